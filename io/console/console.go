@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +30,7 @@ var ErrPathTooLong = errors.New("path of console socket is longer than 107 bytes
 type Socket struct {
 	dir, path string
 	file      *os.File
+	once      sync.Once
 	closed    atomic.Bool
 }
 
@@ -68,10 +70,13 @@ func (s *Socket) Path() string { return s.path }
 
 // Close removes the socket and its directory. A Receive in progress ends with
 // os.ErrClosed. Calling it again does nothing.
-func (s *Socket) Close() error {
-	if s.closed.Swap(true) {
-		return nil
-	}
+func (s *Socket) Close() (err error) {
+	s.once.Do(func() { err = s.close() }) // whoever comes second waits until the socket has gone
+	return err
+}
+
+func (s *Socket) close() error {
+	s.closed.Store(true)
 	var errs []error
 	if s.file != nil {
 		errs = append(errs, s.file.Close())

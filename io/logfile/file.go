@@ -207,7 +207,7 @@ func (f *File) closeLocked() {
 	}
 	f.closed = true
 	for _, w := range f.writers {
-		w.endLocked()
+		_ = w.endLocked() // counted, and reported below
 	}
 	f.reportEnd()
 	f.out.close()

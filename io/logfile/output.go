@@ -83,7 +83,7 @@ func examine(fd int) (output, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return output{}, err
 	}
-	o := output{fd: fd, dev: uint64(st.Dev), ino: st.Ino}
+	o := output{fd: fd, dev: st.Dev, ino: st.Ino}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFCHR:
 		return o, nil
@@ -106,7 +106,7 @@ func (o output) sameFile(p output) bool { return o.dev == p.dev && o.ino == p.in
 // at says whether path leads to this file.
 func (o output) at(path string) bool {
 	var st unix.Stat_t
-	return unix.Lstat(path, &st) == nil && uint64(st.Dev) == o.dev && st.Ino == o.ino
+	return unix.Lstat(path, &st) == nil && st.Dev == o.dev && st.Ino == o.ino
 }
 
 func (o output) close() { _ = unix.Close(o.fd) }
