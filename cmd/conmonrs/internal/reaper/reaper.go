@@ -1,0 +1,297 @@
+// Package reaper is the only code of the monitor that starts and waits for children.
+//
+// The monitor is a child subreaper (prctl(2)): besides the runtimes it starts, it becomes the parent of the containers
+// and execs those leave behind, and of any orphan below them. A known process is waited for by its own pid as soon as
+// its pidfd(2) is readable, so no wait can take the status of another. Unknown children are looked at without being
+// waited for (WNOWAIT) and taken one by one, and not while a start is under way whose process they may turn out to be.
+package reaper
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/waiter"
+)
+
+// Status is how a process ended.
+type Status struct {
+	// Code is the exit status, 128 + the signal's number for a process that was killed, -1 when it is not known.
+	Code int
+	// Signal is the signal that killed the process, else 0.
+	Signal syscall.Signal
+	// Core tells whether a core was dumped.
+	Core bool
+	// Known is false for a process that turned out not to be a child of the monitor.
+	Known bool
+}
+
+// Reaper owns the children of this process. There is one.
+type Reaper struct {
+	set   *waiter.Set
+	score *OOMScore
+
+	// mu makes start and register one step: a child that ends at once is known before anybody can look for it.
+	mu    sync.Mutex
+	known map[int]*Process
+	// starts are the starts under way, by number; a zombie is nobody's once all starts that were under way when it
+	// was first seen are over.
+	starts    map[uint64]struct{}
+	nextStart uint64
+	strays    map[int]uint64 // unknown zombies: the newest start when first seen
+}
+
+// Process is a child that is waited for.
+type Process struct {
+	// Pid is the process id. The number is not reused before Done.
+	Pid int
+
+	reaper *Reaper
+	watch  *waiter.Watch
+	pidfd  int // guarded by reaper.mu; -1 once reaped
+	status Status
+	done   chan struct{}
+	onExit func()
+}
+
+// Command describes a process to start.
+type Command struct {
+	// Path is the executable; Args includes argv[0].
+	Path string
+	Args []string
+	Env  []string
+	// Files become the descriptors 0, 1, 2 and so on. They stay the caller's.
+	Files []*os.File
+	// OwnGroup puts the process at the head of a process group of its own.
+	OwnGroup bool
+}
+
+// New returns a reaper whose processes are watched by set. score may be nil.
+func New(set *waiter.Set, score *OOMScore) *Reaper {
+	return &Reaper{
+		set: set, score: score,
+		known: make(map[int]*Process), starts: make(map[uint64]struct{}), strays: make(map[int]uint64),
+	}
+}
+
+// Start starts a process. Errors carry the errno of clone(2) or execve(2).
+func (r *Reaper) Start(c Command) (*Process, error) {
+	fds := make([]uintptr, len(c.Files))
+	for i, f := range c.Files {
+		fds[i] = f.Fd()
+	}
+	pidfd := -1
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	restore := r.score.lend()
+	pid, err := syscall.ForkExec(c.Path, c.Args, &syscall.ProcAttr{
+		Env: c.Env, Files: fds,
+		Sys: &syscall.SysProcAttr{PidFD: &pidfd, Setpgid: c.OwnGroup},
+	})
+	restore()
+	if err != nil {
+		return nil, fmt.Errorf("run %q: %w", c.Path, err)
+	}
+	p, err := r.registerLocked(pid, pidfd)
+	if err != nil { // nobody would watch it; it is reaped as a stray
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	return p, err
+}
+
+// Adopt takes charge of a process that another child has left to the monitor, while a Hold is held. A process that is
+// not (or no longer) there is an error.
+func (r *Reaper) Adopt(pid int) (*Process, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.known[pid]; ok {
+		return nil, fmt.Errorf("adopt process %d: it is known already", pid)
+	}
+	pidfd, err := unix.PidfdOpen(pid, unix.O_NONBLOCK) // PIDFD_NONBLOCK; close-on-exec by definition
+	if errors.Is(err, unix.EINVAL) {
+		pidfd, err = unix.PidfdOpen(pid, 0) // before Linux 5.10
+	}
+	if err != nil {
+		return nil, fmt.Errorf("adopt process %d: %w", pid, err)
+	}
+	return r.registerLocked(pid, pidfd)
+}
+
+func (r *Reaper) registerLocked(pid, pidfd int) (*Process, error) {
+	if pidfd < 0 { // before Linux 5.2 clone gives none
+		var err error
+		if pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
+			return nil, fmt.Errorf("open pidfd of %d: %w", pid, err)
+		}
+	}
+	p := &Process{Pid: pid, reaper: r, pidfd: pidfd, done: make(chan struct{})}
+	p.watch = r.set.Watch(pidfd, p.exited)
+	if err := p.watch.Arm(); err != nil {
+		p.watch.Close()
+		unix.Close(pidfd)
+		return nil, fmt.Errorf("watch process %d: %w", pid, err)
+	}
+	r.known[pid] = p
+	delete(r.strays, pid)
+	return p, nil
+}
+
+// exited runs when the pidfd is readable: the process has ended.
+func (p *Process) exited() {
+	r := p.reaper
+	r.mu.Lock()
+	status, ended := wait(p.Pid)
+	if !ended {
+		_ = p.watch.Arm()
+		r.mu.Unlock()
+		return
+	}
+	p.status = status
+	delete(r.known, p.Pid)
+	p.watch.Close()
+	unix.Close(p.pidfd)
+	p.pidfd = -1
+	f := p.onExit
+	close(p.done)
+	r.mu.Unlock()
+	if f != nil {
+		go f()
+	}
+	r.Sweep() // this one may have stood before an unknown one
+}
+
+// wait reaps a child that has ended. ended is false if it has not.
+func wait(pid int) (status Status, ended bool) {
+	var ws syscall.WaitStatus
+	got, err := syscall.Wait4(pid, &ws, syscall.WNOHANG|unix.WALL, nil)
+	for errors.Is(err, syscall.EINTR) {
+		got, err = syscall.Wait4(pid, &ws, syscall.WNOHANG|unix.WALL, nil)
+	}
+	switch {
+	case err != nil: // ECHILD: its parent is somebody else
+		return Status{Code: -1}, true
+	case got == 0:
+		return Status{}, false
+	case ws.Signaled():
+		return Status{Code: 128 + int(ws.Signal()), Signal: ws.Signal(), Core: ws.CoreDump(), Known: true}, true
+	default:
+		return Status{Code: ws.ExitStatus(), Known: true}, true
+	}
+}
+
+// Done is closed when the process has been reaped.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Status is valid after Done.
+func (p *Process) Status() Status { return p.status }
+
+// OnExit has f called on a goroutine of its own once the process has been reaped, also if that is so already. It
+// replaces a goroutine parked on Done, and may be called once.
+func (p *Process) OnExit(f func()) {
+	p.reaper.mu.Lock()
+	ended := p.pidfd < 0
+	if !ended {
+		p.onExit = f
+	}
+	p.reaper.mu.Unlock()
+	if ended {
+		go f()
+	}
+}
+
+// Signal sends a signal through the pidfd: never to a stranger that got the pid. os.ErrProcessDone tells that the
+// process has been reaped.
+func (p *Process) Signal(sig syscall.Signal) error {
+	p.reaper.mu.Lock()
+	defer p.reaper.mu.Unlock()
+	if p.pidfd < 0 {
+		return os.ErrProcessDone
+	}
+	if err := unix.PidfdSendSignal(p.pidfd, sig, nil, 0); err != nil {
+		return fmt.Errorf("send %v to process %d: %w", sig, p.Pid, err)
+	}
+	return nil
+}
+
+// KillGroup sends SIGKILL to the process group that a process started with OwnGroup leads.
+func (p *Process) KillGroup() {
+	p.reaper.mu.Lock()
+	defer p.reaper.mu.Unlock()
+	if p.pidfd >= 0 && p.Pid > 1 { // not reaped: the group's number is still this one's
+		_ = syscall.Kill(-p.Pid, syscall.SIGKILL)
+	}
+}
+
+// Hold keeps unknown children unreaped until release: a process that is about to be adopted may be among them. It is
+// taken before the runtime is started. release is idempotent.
+func (r *Reaper) Hold() (release func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.nextStart++
+	n := r.nextStart
+	r.starts[n] = struct{}{}
+	return func() {
+		r.mu.Lock()
+		delete(r.starts, n)
+		r.mu.Unlock()
+		r.Sweep()
+	}
+}
+
+// Sweep reaps the unknown children that have ended. It is called at SIGCHLD, and does not block.
+func (r *Reaper) Sweep() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for {
+		pid := peek()
+		if pid <= 0 || r.known[pid] != nil {
+			return // a known one is reaped by its own watch, which sweeps again
+		}
+		if r.heldLocked(pid) {
+			return
+		}
+		delete(r.strays, pid)
+		if status, ended := wait(pid); !ended || !status.Known {
+			return
+		}
+	}
+}
+
+func (r *Reaper) heldLocked(pid int) bool {
+	seen, ok := r.strays[pid]
+	if !ok {
+		seen = r.nextStart
+		r.strays[pid] = seen
+	}
+	for n := range r.starts {
+		if n <= seen {
+			return true
+		}
+	}
+	return false
+}
+
+// Known returns how many processes are being waited for.
+func (r *Reaper) Known() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.known)
+}
+
+// peek returns the pid of a child that has ended, and leaves it waitable; 0 if there is none.
+func peek() int {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil)
+	if err != nil {
+		return 0
+	}
+	// si_pid is the first member of the union behind three ints, which has the alignment of a pointer.
+	align := unsafe.Sizeof(uintptr(0))
+	offset := (3*unsafe.Sizeof(int32(0)) + align - 1) &^ (align - 1)
+	return int(*(*int32)(unsafe.Add(unsafe.Pointer(&info), offset)))
+}

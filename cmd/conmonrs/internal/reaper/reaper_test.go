@@ -1,0 +1,307 @@
+package reaper
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/waiter"
+)
+
+func TestMain(m *testing.M) {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// newReaper returns a reaper that sweeps at SIGCHLD, as the daemon does.
+func newReaper(t testing.TB) *Reaper {
+	t.Helper()
+	set, err := waiter.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := New(set, nil)
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGCHLD)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range c {
+			r.Sweep()
+		}
+	}()
+	t.Cleanup(func() {
+		signal.Stop(c)
+		close(c)
+		<-done
+		if n := r.Known(); n != 0 {
+			t.Errorf("%d processes left", n)
+		}
+		if n := set.Len(); n != 0 {
+			t.Errorf("%d watches left", n)
+		}
+		set.Close()
+	})
+	return r
+}
+
+func shell(script string) Command {
+	return Command{Path: "/bin/sh", Args: []string{"sh", "-c", script}, Env: os.Environ(),
+		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}}
+}
+
+func waitDone(t testing.TB, p *Process) Status {
+	t.Helper()
+	select {
+	case <-p.Done():
+		return p.Status()
+	case <-time.After(20 * time.Second):
+		t.Fatalf("process %d does not end", p.Pid)
+		return Status{}
+	}
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// children returns the pids whose parent is this process.
+func children(t testing.TB) (pids []int) {
+	t.Helper()
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range stats {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+		if fields[1] == strconv.Itoa(os.Getpid()) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func TestStatus(t *testing.T) {
+	r := newReaper(t)
+	for _, c := range []struct {
+		script string
+		code   int
+		signal syscall.Signal
+	}{
+		{"exit 0", 0, 0}, {"exit 1", 1, 0}, {"exit 255", 255, 0},
+		{"kill -KILL $$", 137, syscall.SIGKILL}, {"kill -TERM $$", 143, syscall.SIGTERM},
+		{"ulimit -c 0; kill -SEGV $$", 139, syscall.SIGSEGV}, {"kill -64 $$", 192, 64},
+	} {
+		p, err := r.Start(shell(c.script))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := waitDone(t, p); s.Code != c.code || s.Signal != c.signal || !s.Known {
+			t.Errorf("%s: %+v", c.script, s)
+		}
+		if err := p.Signal(syscall.SIGKILL); !errors.Is(err, os.ErrProcessDone) {
+			t.Errorf("signal after the end: %v", err)
+		}
+	}
+}
+
+func TestStartError(t *testing.T) {
+	r := newReaper(t)
+	_, err := r.Start(Command{Path: "/nonexistent/runtime", Args: []string{"x"}})
+	if !errors.Is(err, syscall.ENOENT) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestOnExitBeforeAndAfterTheEnd(t *testing.T) {
+	r := newReaper(t)
+	p, err := r.Start(shell("read x <&0; exit 3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	called := make(chan int, 2)
+	p.OnExit(func() { called <- p.Status().Code })
+	if code := <-called; code != 3 && code != 0 {
+		t.Fatalf("code %d", code)
+	}
+	p.OnExit(func() { called <- p.Status().Code })
+	<-called
+}
+
+// leave runs a shell that leaves script behind as an orphan, and returns the orphan's pid. The orphan waits until the
+// shell is gone: else the shell may reap it.
+func leave(t testing.TB, r *Reaper, script string) int {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "pid")
+	p, err := r.Start(shell(fmt.Sprintf(`parent=$$; (while kill -0 $parent 2>/dev/null; do :; done; %s) & echo $! >%s`, script, path)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := waitDone(t, p); s.Code != 0 {
+		t.Fatalf("shell: %+v", s)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+func TestAdopt(t *testing.T) {
+	r := newReaper(t)
+	for i := range 50 {
+		release := r.Hold()
+		pid := leave(t, r, "exit 42")
+		if i%2 == 0 { // adopted as a zombie
+			eventually(t, "orphan is a zombie", func() bool { return peek() == pid })
+		}
+		p, err := r.Adopt(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		release()
+		release()
+		if s := waitDone(t, p); s.Code != 42 || !s.Known {
+			t.Fatalf("%+v", s)
+		}
+	}
+}
+
+func TestAdoptTwiceAndStranger(t *testing.T) {
+	r := newReaper(t)
+	defer r.Hold()()
+	p, err := r.Adopt(leave(t, r, "exec sleep 100"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Adopt(p.Pid); err == nil {
+		t.Error("adopted twice")
+	}
+	if err := p.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	waitDone(t, p)
+	if _, err := r.Adopt(1 << 22); err == nil {
+		t.Error("adopted a pid that cannot exist")
+	}
+}
+
+func TestStraysAreReapedButHeldOnesAreNot(t *testing.T) {
+	r := newReaper(t)
+	leave(t, r, "exit 1")
+	eventually(t, "stray reaped", func() bool { return len(children(t)) == 0 })
+
+	older := r.Hold()
+	pid := leave(t, r, "exit 2")
+	eventually(t, "stray is a zombie", func() bool { return peek() == pid })
+	r.Sweep()
+	newer := r.Hold() // begun after the zombie was seen: it cannot be this start's
+	older()
+	eventually(t, "stray reaped", func() bool { return len(children(t)) == 0 })
+	newer()
+	if len(r.strays) != 0 {
+		t.Errorf("strays left: %v", r.strays)
+	}
+}
+
+func TestManyAtOnceAmongStrays(t *testing.T) {
+	r := newReaper(t)
+	var wg sync.WaitGroup
+	for lane := range 8 {
+		wg.Go(func() {
+			for i := range 20 {
+				want := (lane*20 + i) % 256
+				release := r.Hold()
+				pid := leave(t, r, fmt.Sprintf("(exit 1)& exit %d", want))
+				p, err := r.Adopt(pid)
+				release()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if s := waitDone(t, p); s.Code != want {
+					t.Errorf("got %+v, want code %d", s, want)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	eventually(t, "no zombie left", func() bool { return len(children(t)) == 0 })
+}
+
+func TestKillGroup(t *testing.T) {
+	r := newReaper(t)
+	c := shell("sleep 1000 & wait")
+	c.OwnGroup = true
+	p, err := r.Start(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.KillGroup()
+	if s := waitDone(t, p); s.Code != 137 {
+		t.Fatalf("%+v", s)
+	}
+	eventually(t, "group is gone", func() bool { return len(children(t)) == 0 })
+}
+
+func TestChildrenDoNotInheritTheOOMScore(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	before, err := os.ReadFile(scorePath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	score, err := ProtectFromOOM()
+	if err != nil {
+		t.Skipf("not permitted here: %v", err)
+	}
+	defer func() {
+		score.lend()
+		score.Close()
+	}()
+	r := newReaper(t)
+	r.score = score
+	out := filepath.Join(t.TempDir(), "score")
+	p, err := r.Start(shell("cat /proc/self/oom_score_adj >" + out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitDone(t, p)
+	got, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != string(before) {
+		t.Errorf("child has %q, want %q", got, before)
+	}
+	if mine, _ := os.ReadFile(scorePath); strings.TrimSpace(string(mine)) != protected {
+		t.Errorf("monitor has %q", mine)
+	}
+}
