@@ -1,0 +1,129 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/exitfile"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/oci"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/reaper"
+)
+
+// drainLimit bounds how long the exit waits for output that was written before it: a log on a stuck disk must not hold
+// back the exit code. Reading goes on afterwards.
+const drainLimit = time.Second
+
+// exited runs when the container's first process has been reaped. The order of the steps is the contract.
+func (c *Container) exited() {
+	c.move(ProcessExited)
+	status := c.process.Status()
+	// 1. Nothing reads the standard input any more.
+	_ = c.hub.CloseStdin()
+	// 2. What the container wrote before its end reaches the log before its exit code is seen.
+	c.drain()
+	// 3. The exit code. Engines act as soon as they see it.
+	c.publish(status.Code)
+	c.log.Info("container exited", "exit_code", status.Code, "signal", int(status.Signal), "core", status.Core,
+		"known", status.Known)
+	// 4. Clients learn the end after all output. One that does not read delays neither the next steps nor the next
+	//    container of this id.
+	c.closeSockets()
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		_ = c.hub.Finish()
+		_ = c.hub.Close()
+	}()
+	// 5. The engine's own command may rely on the exit files.
+	c.startCleanup()
+	// 6. Descriptors kept for the container's lifetime, and the id.
+	closeAll(c.leaked)
+	c.closeTerminal()
+	c.move(Published)
+	c.gone()
+	close(c.settled)
+	c.log.Debug("container forgotten", "reading", c.stillRead())
+	// 7. Processes that the container left may hold its pipes: they are read into the log until they end.
+	<-told
+	c.streams.Wait()
+	_ = c.out.Close()
+	if c.err != nil {
+		_ = c.err.Close()
+	}
+	c.logs.close()
+}
+
+func (c *Container) drain() {
+	ctx, cancel := context.WithTimeout(context.Background(), drainLimit)
+	defer cancel()
+	err := c.out.Drain(ctx)
+	if c.err != nil {
+		err = errors.Join(err, c.err.Drain(ctx))
+	}
+	if err != nil {
+		c.log.Warn("exit published before all output was logged", "error", err)
+	}
+}
+
+func (c *Container) stillRead() bool {
+	return !c.out.State().Ended || c.err != nil && !c.err.State().Ended
+}
+
+func (c *Container) publish(code int) {
+	if again := exitfile.Publish(c.log, c.req.ExitPaths, code); len(again) > 0 {
+		go exitfile.Retry(context.Background(), c.log, again, code)
+	}
+}
+
+func (c *Container) closeTerminal() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.terminal != nil {
+		_ = c.terminal.Close()
+		c.terminal = nil
+	}
+}
+
+// startCleanup starts the cleanup command. Nobody waits for it but the reaper.
+func (c *Container) startCleanup() {
+	if len(c.req.CleanupCommand) == 0 {
+		return
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err == nil {
+		defer null.Close()
+		var path string
+		if path, err = lookPath(c.req.CleanupCommand[0], c.host.Environ); err == nil {
+			_, err = c.host.Reaper.Start(reaper.Command{
+				Path: path, Args: c.req.CleanupCommand, Env: oci.Environ(c.host.Environ, nil),
+				Files: []*os.File{null, null, null}, OwnGroup: true,
+			})
+		}
+	}
+	if err != nil {
+		c.log.Error("cleanup command not started", "error", err)
+	}
+}
+
+// lookPath finds an executable as a shell would, with the PATH of environ.
+func lookPath(name string, environ []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	for _, word := range environ {
+		list, ok := strings.CutPrefix(word, "PATH=")
+		if !ok {
+			continue
+		}
+		for _, dir := range strings.Split(list, ":") {
+			path := dir + "/" + name
+			if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+				return path, nil
+			}
+		}
+	}
+	return "", &os.PathError{Op: "look up in PATH", Path: name, Err: os.ErrNotExist}
+}

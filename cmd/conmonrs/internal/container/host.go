@@ -1,0 +1,241 @@
+// Package container is the life of one container and of one exec: from the request through the runtime to the exit.
+//
+// A Container's order of events is a contract with engines, and each step says why it is where it is. The package
+// composes the parts that do the work: streams, logs, attach clients, the runtime, the reaper. It knows nothing of the
+// RPC, of other containers, or of the end of the monitor; package pod does.
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/oci"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/output"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/reaper"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/waiter"
+	"github.com/conmonrs/conmonrs/io/console"
+	"github.com/conmonrs/conmonrs/io/pump"
+	"github.com/conmonrs/conmonrs/rpc/conmon"
+)
+
+// terminalGrace is how long a console socket is waited for after the runtime has ended well.
+const terminalGrace = time.Second
+
+// Host is what all containers of a pod share. Its fields are set once.
+type Host struct {
+	Runtime oci.Runtime
+	Reaper  *reaper.Reaper
+	Waiter  *waiter.Set
+	Pool    *pump.Pool
+	Budget  *output.Budget
+	Log     *slog.Logger
+	// RuntimeDir is where pid files of execs are written.
+	RuntimeDir string
+	// ConsoleDir is where console sockets are bound; the shorter the better.
+	ConsoleDir string
+	// Environ is the environment that runtimes inherit.
+	Environ []string
+	// RuntimeTimeout limits one run of the runtime.
+	RuntimeTimeout time.Duration
+	// JournalSocket is where logs of the journald driver go.
+	JournalSocket string
+	// Creates and Execs bound how many runtimes start at the same time; how many processes run is not bounded.
+	Creates, Execs Slots
+}
+
+// Slots bounds how many of something happen at the same time.
+type Slots chan struct{}
+
+// take waits for a slot and returns what gives it back.
+func (s Slots) take(ctx context.Context) (release func(), err error) {
+	select {
+	case s <- struct{}{}:
+		return func() { <-s }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for other runtimes: %w", context.Cause(ctx))
+	}
+}
+
+// launch is one run of the runtime that leaves a process behind.
+type launch struct {
+	slots   Slots
+	args    []string
+	env     []string
+	files   []*os.File // from descriptor 0 on
+	pidFile string
+	// started is called when the runtime has been started, to close the ends of pipes that are its own now.
+	started func()
+	// console, if not nil, is the socket on which the runtime hands over a terminal, to onTerminal.
+	console    *console.Socket
+	onTerminal func(*os.File) error
+}
+
+// remains says what a failed launch may have left.
+type remains struct {
+	ran     bool // the runtime ended well: its container or process is there
+	killed  bool // it was killed: what is there is not known
+	runtime int  // its pid, 0 if it never ran
+}
+
+// launch runs the runtime and returns the process that it left, already registered. An error is a
+// *conmon.RuntimeError, without the runtime's message, if the runtime failed.
+func (h *Host) launch(ctx context.Context, l launch) (*reaper.Process, remains, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, h.RuntimeTimeout,
+		fmt.Errorf("runtime did not end within %v: %w", h.RuntimeTimeout, context.DeadlineExceeded))
+	defer cancel()
+	give, err := l.slots.take(ctx)
+	if err != nil {
+		return nil, remains{}, err
+	}
+	defer give()
+	if err := os.Remove(l.pidFile); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, remains{}, fmt.Errorf("remove old pid file: %w", err)
+	}
+	release := h.Reaper.Hold()
+	defer release()
+	runtime, err := h.Reaper.Start(reaper.Command{
+		Path: h.Runtime.Path, Args: l.args, Env: l.env, Files: l.files, OwnGroup: true,
+	})
+	l.started()
+	if err != nil {
+		return nil, remains{}, fmt.Errorf("spawn child process: %w", err)
+	}
+	terminal := receive(ctx, l.console)
+	left := remains{runtime: runtime.Pid}
+	if err := waitRuntime(ctx, runtime); err != nil {
+		left.killed = true
+		terminal.discard()
+		return nil, left, err
+	}
+	if status := runtime.Status(); status.Code != 0 {
+		terminal.discard()
+		return nil, left, runtimeError(status, "")
+	}
+	left.ran = true
+	if err := terminal.hand(l.onTerminal); err != nil {
+		return nil, left, err
+	}
+	pid, err := oci.ReadPidFile(l.pidFile)
+	if err != nil {
+		return nil, left, err
+	}
+	process, err := h.Reaper.Adopt(pid)
+	if err != nil {
+		// Nobody would watch it. It cannot have been reaped: the pid is still its own.
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	return process, left, err
+}
+
+// waitRuntime waits for the runtime to end. When ctx ends first, the runtime is killed, with what it started.
+func waitRuntime(ctx context.Context, p *reaper.Process) error {
+	select {
+	case <-p.Done():
+		return nil
+	case <-ctx.Done():
+	}
+	p.KillGroup()
+	select {
+	case <-p.Done():
+	case <-time.After(time.Second): // in uninterruptible sleep: the reaper gets it some day
+	}
+	return fmt.Errorf("wait for runtime (process %d): %w", p.Pid, context.Cause(ctx))
+}
+
+func runtimeError(status reaper.Status, stderr string) error {
+	code := status.Code
+	if status.Signal != 0 {
+		code = -1
+	}
+	return &conmon.RuntimeError{ExitCode: code, Stderr: stderr}
+}
+
+// pendingTerminal is a terminal that the runtime is about to hand over.
+type pendingTerminal struct {
+	cancel context.CancelFunc
+	result chan terminalResult
+}
+
+type terminalResult struct {
+	file *os.File
+	err  error
+}
+
+func receive(ctx context.Context, socket *console.Socket) *pendingTerminal {
+	if socket == nil {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	p := &pendingTerminal{cancel: cancel, result: make(chan terminalResult, 1)}
+	go func() {
+		file, err := socket.Receive(ctx)
+		p.result <- terminalResult{file, err}
+	}()
+	return p
+}
+
+// discard ends the wait and closes what may have come. p may be nil.
+func (p *pendingTerminal) discard() {
+	if p == nil {
+		return
+	}
+	p.cancel()
+	if r := <-p.result; r.err == nil {
+		r.file.Close()
+	}
+}
+
+// hand passes the terminal on. The runtime has ended: what it sent is there, or never comes.
+func (p *pendingTerminal) hand(to func(*os.File) error) error {
+	if p == nil {
+		return nil
+	}
+	defer p.cancel()
+	timer := time.AfterFunc(terminalGrace, p.cancel)
+	defer timer.Stop()
+	r := <-p.result
+	if errors.Is(r.err, context.Canceled) {
+		return errors.New("runtime did not set up a terminal")
+	}
+	if r.err != nil {
+		return fmt.Errorf("create new terminal: %w", r.err)
+	}
+	return to(r.file)
+}
+
+// watchStream starts a stream that is read when the pod's waiter says so. ended is called once, when no more comes.
+func (h *Host) watchStream(fd int, o pump.Options, ended func(error)) *pump.Stream {
+	var s *pump.Stream
+	w := h.Waiter.Watch(fd, func() { s.Ready() })
+	o.Pool, o.Rearm, o.Unwatch, o.OnEnd = h.Pool, w.Arm, w.Close, ended
+	s = pump.New(fd, o)
+	if err := w.Arm(); err != nil {
+		s.Ready() // it looks by itself
+	}
+	return s
+}
+
+// undo is a list of what to take back, in reverse order.
+type undo []func()
+
+func (u *undo) add(f func()) { *u = append(*u, f) }
+
+func (u *undo) run() {
+	for i := len(*u) - 1; i >= 0; i-- {
+		(*u)[i]()
+	}
+	*u = nil
+}
+
+func envWords(vars []conmon.EnvVar) []string {
+	words := make([]string, 0, len(vars))
+	for _, v := range vars {
+		words = append(words, v.Key+"="+v.Value)
+	}
+	return words
+}

@@ -1,0 +1,102 @@
+package container
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/oci"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/reaper"
+	"github.com/conmonrs/conmonrs/io/pump"
+	"github.com/conmonrs/conmonrs/io/stdio"
+)
+
+// run runs the runtime for a command that leaves no process behind, and returns what it printed on its standard output.
+func (h *Host) run(ctx context.Context, args []string) (string, error) {
+	pipes, err := stdio.OpenPipes(stdio.Options{})
+	if err != nil {
+		return "", err
+	}
+	defer pipes.Close()
+	out, message := &gate{}, &gate{}
+	ends := pipes.Child()
+	outStream := h.watchStream(pipes.TakeStdout(), pump.Options{Sinks: []pump.Sink{out}}, nil)
+	defer outStream.Close()
+	errStream := h.watchStream(pipes.TakeStderr(), pump.Options{Sinks: []pump.Sink{message}}, nil)
+	defer errStream.Close()
+	p, err := h.Reaper.Start(reaper.Command{
+		Path: h.Runtime.Path, Args: args, Env: oci.Environ(h.Environ, nil), Files: ends[:], OwnGroup: true,
+	})
+	_ = pipes.CloseChild()
+	if err != nil {
+		return "", err
+	}
+	err = waitRuntime(ctx, p)
+	drain, cancel := context.WithTimeout(context.Background(), messageDrain)
+	defer cancel()
+	_ = outStream.Drain(drain)
+	_ = errStream.Drain(drain)
+	if err == nil && p.Status().Code != 0 {
+		err = runtimeError(p.Status(), "")
+	}
+	if err != nil {
+		return "", withMessage(err, message.message())
+	}
+	return out.message(), nil
+}
+
+// maxConfig bounds what is read of a bundle's configuration.
+const maxConfig = 16 << 20
+
+// stopSignal returns the signal that asks the container to end.
+func (c *Container) stopSignal() syscall.Signal {
+	f, err := os.Open(filepath.Join(c.req.BundlePath, "config.json"))
+	if err != nil {
+		return syscall.SIGTERM
+	}
+	defer f.Close()
+	config, err := io.ReadAll(io.LimitReader(f, maxConfig))
+	if err != nil {
+		return syscall.SIGTERM
+	}
+	if sig, ok := parseSignal(oci.StopSignal(config)); ok {
+		return sig
+	}
+	return syscall.SIGTERM
+}
+
+// status asks the runtime for the OCI state of the container: "created", "running", "paused", or empty if unknown.
+func (c *Container) status(ctx context.Context) string {
+	out, err := c.host.run(ctx, c.host.Runtime.StateArgs(c.req.ID, c.systemdCgroup(), c.req.GlobalArgs))
+	if err != nil {
+		c.log.Debug("state not learnt", "error", err)
+	}
+	return oci.StateStatus([]byte(out))
+}
+
+// Stop asks the container to end: its stop signal, once, to its first process. A container that cannot act on a signal,
+// since it has not been started or is paused, is killed. It does not wait for the end.
+func (c *Container) Stop(ctx context.Context) {
+	if c.State() != Running {
+		return
+	}
+	if status := c.status(ctx); status == "created" || status == "paused" {
+		c.Kill()
+		if status == "paused" {
+			// In a frozen v1 cgroup SIGKILL takes effect when it is thawed.
+			args := c.host.Runtime.ResumeArgs(c.req.ID, c.systemdCgroup(), c.req.GlobalArgs)
+			if _, err := c.host.run(ctx, args); err != nil {
+				c.log.Debug("paused container not resumed", "error", err)
+			}
+		}
+		return
+	}
+	sig := c.stopSignal()
+	c.log.Info("container asked to stop", "signal", int(sig))
+	if err := c.process.Signal(sig); err != nil {
+		c.log.Warn("container not signalled", "error", fmt.Sprint(err))
+	}
+}

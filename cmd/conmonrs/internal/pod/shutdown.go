@@ -1,0 +1,97 @@
+package pod
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/container"
+)
+
+// Stop asks all containers to end and waits until they have, for at most grace, or until hurry is closed. New work is
+// refused from now on. Kill follows in any case.
+func (p *Pod) Stop(grace time.Duration, hurry <-chan struct{}) {
+	p.close()
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	containers := p.list()
+	var asked sync.WaitGroup
+	for _, c := range containers {
+		asked.Go(func() { c.Stop(ctx) })
+	}
+	defer asked.Wait()
+	for _, c := range containers {
+		select {
+		case <-c.Settled():
+		case <-ctx.Done():
+			return
+		case <-hurry:
+			cancel()
+			return
+		}
+	}
+}
+
+// Kill ends all execs and containers at once and waits until their exits have been published, for a bounded time. It
+// returns how many have not. New work is refused from now on.
+func (p *Pod) Kill() (left int) {
+	p.close()
+	p.stop() // creates and execs under way
+	deadline := time.NewTimer(settleLimit)
+	defer deadline.Stop()
+	look := time.NewTicker(settlePause)
+	defer look.Stop()
+	killed := make(map[*container.Container]bool)
+	for {
+		containers := p.list()
+		if len(containers) == 0 && p.execCount() == 0 {
+			return 0
+		}
+		for _, c := range containers {
+			if c.State() == container.Running && !killed[c] {
+				killed[c] = true
+				go c.Kill()
+			}
+		}
+		if !p.waitAny(containers, look.C, deadline.C) {
+			return len(p.list())
+		}
+	}
+}
+
+// waitAny waits until the first container has settled or it is time to look again; false if the time is over.
+func (p *Pod) waitAny(containers []*container.Container, look, deadline <-chan time.Time) bool {
+	var settled <-chan struct{}
+	if len(containers) > 0 {
+		settled = containers[0].Settled()
+	}
+	select {
+	case <-settled:
+	case <-look:
+	case <-deadline:
+		return false
+	}
+	return true
+}
+
+func (p *Pod) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closing = true
+}
+
+func (p *Pod) list() []*container.Container {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := make([]*container.Container, 0, len(p.containers))
+	for _, c := range p.containers {
+		all = append(all, c)
+	}
+	return all
+}
+
+func (p *Pod) execCount() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.execs)
+}

@@ -1,0 +1,79 @@
+// Command conmonrs is the monitor of one pod. An engine starts it; it goes into the background, creates the pod's
+// containers through an OCI runtime, and watches them until it is told to leave.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/config"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/daemon"
+	"github.com/conmonrs/conmonrs/cmd/internal/version"
+)
+
+const failure = 1
+
+func main() {
+	os.Exit(run(os.Args))
+}
+
+func run(args []string) int {
+	inherited, err := daemon.Enter()
+	if err != nil {
+		inherited.Fail(err)
+		return failure
+	}
+	cfg, err := config.Parse(args[1:], os.Environ())
+	if usage := (*config.UsageError)(nil); errors.As(err, &usage) {
+		fmt.Fprint(os.Stderr, usage.Text)
+		return config.UsageExitStatus
+	}
+	if inherited != nil {
+		return serve(cfg, inherited)
+	}
+	switch cfg.Command {
+	case config.Help:
+		fmt.Print(cfg.HelpText)
+	case config.Version:
+		fmt.Print(version.Get(cfg.VersionFull).Text())
+	case config.VersionJSON:
+		fmt.Print(version.Get(cfg.VersionFull).JSON())
+	case config.Pause:
+		return complain(errors.New("run pause: holding namespaces is not supported yet"))
+	default:
+		err = start(cfg, args)
+	}
+	if err != nil {
+		return complain(err)
+	}
+	return 0
+}
+
+func complain(err error) int {
+	fmt.Fprintln(os.Stderr, "Error: create server:", err)
+	return failure
+}
+
+// start is the part of the process that the engine waits for. What can be checked is checked here, where somebody reads
+// the error.
+func start(cfg *config.Config, args []string) error {
+	if err := daemon.Unblock(args); err != nil {
+		return err
+	}
+	daemon.HideInherited()
+	daemon.SetUmask()
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	lock, err := daemon.Lock(cfg.RuntimeDir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if cfg.SkipFork {
+		return daemon.Foreground(args, lock)
+	}
+	return daemon.Background(args, lock, filepath.Join(cfg.RuntimeDir, "pidfile"))
+}

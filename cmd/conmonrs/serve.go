@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/config"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/container"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/daemon"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/logging"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/oci"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/output"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/pod"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/reaper"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/waiter"
+	"github.com/conmonrs/conmonrs/cmd/internal/sockpath"
+	"github.com/conmonrs/conmonrs/io/pump"
+	"github.com/conmonrs/conmonrs/journald"
+	"github.com/conmonrs/conmonrs/rpc/server"
+)
+
+const (
+	// socketName and fdSocketName are where clients look in the runtime directory.
+	socketName   = "conmon.sock"
+	fdSocketName = "conmon-fd.sock"
+	socketMode   = 0o700
+	// poolSize is how many streams are read at the same time before others wait for buffers.
+	poolSize = 4
+	// startSlots is how many runtimes create, and how many exec, at the same time.
+	startSlots = 8
+	// serverGrace is how long calls that are being answered may take at the end.
+	serverGrace = time.Second
+)
+
+// monitor is the daemon with all its parts.
+type monitor struct {
+	cfg    *config.Config
+	log    *slog.Logger
+	reaper *reaper.Reaper
+	pod    *pod.Pod
+	server *server.Server
+	served chan error
+}
+
+// serve is the life of the daemon. It returns the exit status.
+func serve(cfg *config.Config, in *daemon.Inherited) int {
+	log, closeLog, err := logging.New(logging.Options{Driver: cfg.LogDriver, Level: cfg.LogLevel})
+	if err != nil {
+		return notServing(in, err)
+	}
+	defer func() { _ = closeLog() }()
+	children, requests := catchSignals()
+	m, err := newMonitor(cfg, log)
+	if err != nil {
+		return notServing(in, err)
+	}
+	if err := m.listen(); err != nil {
+		return notServing(in, err)
+	}
+	if err := daemon.Detach(in.Foreground || cfg.LogDriver == config.DriverStdout); err != nil {
+		return notServing(in, err)
+	}
+	if err := in.Ready(); err != nil { // the starter has gone: so has whoever would use this monitor
+		log.Error("starter not told", "error", err)
+		return failure
+	}
+	log.Info("serving", "pid", os.Getpid(), "runtime", cfg.Runtime, "runtime_dir", cfg.RuntimeDir)
+	m.run(children, requests)
+	return 0
+}
+
+func notServing(in *daemon.Inherited, err error) int {
+	if in.Foreground {
+		return complain(err)
+	}
+	in.Fail(err)
+	return failure
+}
+
+// catchSignals has all signals caught that concern the monitor, or that its starter left ignored: what is ignored stays
+// so in children, what is caught does not.
+func catchSignals() (children, requests chan os.Signal) {
+	children, requests = make(chan os.Signal, 1), make(chan os.Signal, 8)
+	signal.Notify(children, syscall.SIGCHLD)
+	signal.Notify(requests, syscall.SIGINT, syscall.SIGTERM, syscall.SIGPIPE, syscall.SIGHUP)
+	if ignored := daemon.Ignored(); len(ignored) > 0 {
+		signal.Notify(requests, ignored...)
+	}
+	return children, requests
+}
+
+func newMonitor(cfg *config.Config, log *slog.Logger) (*monitor, error) {
+	if err := daemon.Prepare(); err != nil {
+		return nil, err
+	}
+	score, err := reaper.ProtectFromOOM()
+	if err != nil {
+		log.Debug("not protected from the OOM killer", "error", err)
+	}
+	set, err := waiter.New()
+	if err != nil {
+		return nil, err
+	}
+	m := &monitor{cfg: cfg, log: log, reaper: reaper.New(set, score), served: make(chan error, 1)}
+	m.pod = pod.New(&container.Host{
+		Runtime: oci.Runtime{Path: cfg.Runtime, Root: cfg.RuntimeRoot, LogLevel: string(cfg.LogLevel)},
+		Reaper:  m.reaper, Waiter: set, Pool: pump.NewPool(poolSize),
+		Budget: output.NewBudget(cfg.ExecOutputBudget), Log: log,
+		RuntimeDir: cfg.RuntimeDir, ConsoleDir: consoleDir(), Environ: os.Environ(),
+		RuntimeTimeout: cfg.RuntimeTimeout, JournalSocket: journald.DefaultSocket,
+		Creates: make(container.Slots, startSlots), Execs: make(container.Slots, startSlots),
+	})
+	m.server = server.New(server.Options{Service: m.pod, Logger: log})
+	return m, nil
+}
+
+// consoleDir returns a directory for console sockets: short, since runtimes connect to them by path, and out of reach
+// of other users.
+func consoleDir() string {
+	if os.Geteuid() == 0 {
+		return "/run"
+	}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		return dir
+	}
+	return os.TempDir()
+}
+
+// listener adapts a socket to what the server wants.
+type listener struct{ *sockpath.Listener }
+
+func (l listener) Accept() (io.ReadWriteCloser, error) { return l.Listener.Accept() }
+
+func (m *monitor) listen() error {
+	if err := removeSocket(filepath.Join(m.cfg.RuntimeDir, fdSocketName)); err != nil {
+		return err
+	}
+	l, err := sockpath.ListenReplacingStale(filepath.Join(m.cfg.RuntimeDir, socketName), syscall.SOCK_STREAM, socketMode)
+	if err != nil {
+		return fmt.Errorf("bind server socket: %w", err)
+	}
+	go func() { m.served <- m.server.Serve(context.Background(), listener{l}) }()
+	return nil
+}
+
+// removeSocket removes what a monitor that was killed has left. The lock says that none is alive.
+func removeSocket(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err == nil && info.Mode().Type() != os.ModeSocket {
+		err = fmt.Errorf("%q is in the way and is not a socket", path)
+	}
+	if err == nil {
+		err = os.Remove(path)
+	}
+	if err != nil {
+		return fmt.Errorf("remove old socket: %w", err)
+	}
+	return nil
+}
+
+// run handles signals until the pod has ended.
+func (m *monitor) run(children, requests <-chan os.Signal) {
+	hurry := make(chan struct{})
+	var ended chan struct{}
+	for {
+		select {
+		case <-children:
+			m.reaper.Sweep()
+		case <-ended:
+			return
+		case sig := <-requests:
+			switch {
+			case sig != syscall.SIGINT && sig != syscall.SIGTERM:
+				m.log.Debug("signal without effect", "signal", fmt.Sprint(sig))
+			case ended == nil:
+				m.log.Info("leaving", "signal", fmt.Sprint(sig))
+				ended = make(chan struct{})
+				go m.shutdown(sig == syscall.SIGTERM, hurry, ended)
+			default: // do not wait any longer
+				select {
+				case <-hurry:
+				default:
+					close(hurry)
+				}
+			}
+		}
+	}
+}
+
+func (m *monitor) shutdown(graceful bool, hurry, ended chan struct{}) {
+	defer close(ended)
+	if graceful {
+		m.pod.Stop(m.cfg.StopTimeout, hurry)
+	}
+	if left := m.pod.Kill(); left > 0 {
+		m.log.Error("containers left behind", "count", left)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), serverGrace)
+	defer cancel()
+	if err := m.server.Shutdown(ctx); err != nil {
+		m.log.Warn("calls cut off", "error", err)
+	}
+	if err := <-m.served; err != nil {
+		m.log.Warn("socket not removed", "error", err)
+	}
+}
