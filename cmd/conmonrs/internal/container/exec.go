@@ -43,7 +43,6 @@ type Exec struct {
 	out, err    *output.Collector
 	streams     []*pump.Stream
 	streamsOpen sync.WaitGroup
-	terminal    *os.File
 
 	ctx    context.Context // ends with the deadline, Kill, or the monitor
 	cancel context.CancelFunc
@@ -156,7 +155,6 @@ func (e *Exec) useTerminal(terminal *os.File, u *undo) error {
 	if err != nil {
 		return err
 	}
-	e.terminal = terminal
 	e.addStream(fd, e.out, true)
 	return nil
 }
