@@ -144,7 +144,7 @@ func (e *Exec) start(u *undo) (*reaper.Process, remains, error) {
 	l.args = e.host.Runtime.ExecArgs(oci.Exec{
 		ID: e.req.ID, PidFile: pidFile, ConsoleSocket: socketPath(l.console),
 		SystemdCgroup: e.req.CgroupManager == conmon.CgroupManagerSystemd,
-		Env:           []string{e.marker}, Command: e.req.Command,
+		Env:           e.host.Runtime.ExecEnv(e.marker), Command: e.req.Command,
 	})
 	return e.host.launch(e.ctx, l)
 }
@@ -201,7 +201,7 @@ func (e *Exec) timedOut() bool { return errors.Is(e.ctx.Err(), context.DeadlineE
 func (e *Exec) notStarted(err error, left remains) *Result {
 	if left.killed || left.ran {
 		// What the runtime had begun, in the container or on its way there. The runtime itself has been reaped.
-		proctree.Kill(0, e.marker, func(int) bool { return true })
+		proctree.Kill(0, e.marker, "")
 	}
 	e.finishOutput()
 	if e.timedOut() {
@@ -223,7 +223,7 @@ func (e *Exec) message() string {
 // cutShort ends all that the exec started: its time is over, or its container or the monitor ends. The container is
 // not touched.
 func (e *Exec) cutShort(p *reaper.Process) *Result {
-	proctree.Kill(p.Pid, e.marker, proctree.SameCgroup(p.Pid))
+	proctree.Kill(p.Pid, e.marker, proctree.GroupOf(p.Pid))
 	timer := time.NewTimer(killGrace)
 	defer timer.Stop()
 	select {

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"syscall"
 	"time"
 
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/oci"
@@ -125,10 +124,6 @@ func (h *Host) launch(ctx context.Context, l launch) (*reaper.Process, remains, 
 		return nil, left, err
 	}
 	process, err := h.Reaper.Adopt(pid)
-	if err != nil {
-		// Nobody would watch it. It cannot have been reaped: the pid is still its own.
-		_ = syscall.Kill(pid, syscall.SIGKILL)
-	}
 	return process, left, err
 }
 

@@ -41,7 +41,7 @@ type Exec struct {
 	// ConsoleSocket is empty for a process without terminal.
 	ConsoleSocket string
 	SystemdCgroup bool
-	// Env holds KEY=VALUE words that are added to the environment of the process.
+	// Env holds KEY=VALUE words for the environment of the process; see ExecEnv.
 	Env     []string
 	Command []string
 }
@@ -90,15 +90,22 @@ func (r Runtime) plain(id string, systemdCgroup bool, globalArgs []string, comma
 	return append(append(r.global(id, systemdCgroup), globalArgs...), command...)
 }
 
+// ExecEnv returns what Exec.Env may be to add one variable to the container's own for a process: nothing for a runtime
+// that is not known to add. crun replaces the environment by what it is given.
+func (r Runtime) ExecEnv(variable string) []string {
+	if filepath.Base(r.Path) == "runc" {
+		return []string{variable}
+	}
+	return nil
+}
+
 func (r Runtime) global(id string, systemdCgroup bool) []string {
 	args := []string{r.Path}
 	if filepath.Base(r.Path) == "crun" {
 		args = append(args, "--log=journald:"+id)
-		switch r.LogLevel {
-		case "debug", "error":
-			args = append(args, "--log-level="+r.LogLevel)
-		case "warn":
-			args = append(args, "--log-level=warning")
+		if r.LogLevel == "debug" {
+			// Not --log-level=debug, which older ones do not know; the level is "error" otherwise.
+			args = append(args, "--debug")
 		}
 	}
 	if r.Root != "" {

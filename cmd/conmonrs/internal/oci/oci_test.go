@@ -23,12 +23,12 @@ func TestCreateArgs(t *testing.T) {
 			"/usr/bin/runc create --bundle /b --pid-file /b/pidfile a",
 		},
 		{
-			"crun, all set", Runtime{Path: "/usr/bin/crun", Root: "/run/crun", LogLevel: "warn"},
+			"crun, all set", Runtime{Path: "/usr/bin/crun", Root: "/run/crun", LogLevel: "debug"},
 			Create{
 				ID: "a", Bundle: "/b", PidFile: "/b/pidfile", ConsoleSocket: "/run/s", SystemdCgroup: true,
 				GlobalArgs: []string{"--log", "x", "--debug"}, CommandArgs: []string{"--preserve-fds=1"},
 			},
-			"/usr/bin/crun --log=journald:a --log-level=warning --root=/run/crun --systemd-cgroup --log x --debug create " +
+			"/usr/bin/crun --log=journald:a --debug --root=/run/crun --systemd-cgroup --log x --debug create " +
 				"--bundle /b --pid-file /b/pidfile --preserve-fds=1 --console-socket=/run/s a",
 		},
 		{
@@ -55,7 +55,7 @@ func TestExecArgs(t *testing.T) {
 		Env: []string{"A=b c"}, Command: []string{"sh", "-c", "echo --x"},
 	})
 	want := []string{
-		"/usr/bin/crun", "--log=journald:a", "--log-level=error", "--root=/r", "--systemd-cgroup", "exec", "-d",
+		"/usr/bin/crun", "--log=journald:a", "--root=/r", "--systemd-cgroup", "exec", "-d",
 		"--console-socket=/s", "--tty", "--env=A=b c", "--pid-file=/p", "a", "sh", "-c", "echo --x",
 	}
 	if d := cmp.Diff(want, got); d != "" {

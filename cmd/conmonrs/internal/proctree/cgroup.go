@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -17,47 +16,58 @@ type Cgroup struct {
 	unified bool
 }
 
-// CgroupOf returns the control group that belongs to container id alone: of the groups of process pid, the highest
-// whose name contains the id. It is the zero value where there is none, such as for a container in a group named by
-// the engine otherwise: then nobody may assume that all in the group belong to the container.
+// CgroupOf returns the control group that belongs to container id alone: of the groups of process pid, the lowest that is
+// named after the id. It is the zero value where there is none, such as for a container in a group named by the engine
+// otherwise: then nobody may assume that all in the group belong to the container. It never is a group that this process
+// is in.
 func CgroupOf(pid int, id string) Cgroup {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
-	if err != nil {
-		return Cgroup{}
-	}
+	var r reader
+	own := paths(r.read(os.Getpid(), "cgroup"))
 	var v1 Cgroup
-	for line := range bytes.Lines(b) {
-		// hierarchy:controllers:path, where the path may hold colons; cgroups(7).
-		fields := strings.SplitN(strings.TrimRight(string(line), "\n"), ":", 3)
-		if len(fields) != 3 {
+	for hierarchy, path := range paths(r.read(pid, "cgroup")) {
+		path = ownPart(path, id)
+		if path == "" || own[hierarchy] == path || strings.HasPrefix(own[hierarchy], path+"/") {
 			continue
 		}
-		path := ownPart(fields[2], id)
-		if path == "" {
-			continue
-		}
-		if fields[0] == "0" && fields[1] == "" {
+		if hierarchy == "" {
 			if dir := filepath.Join(unifiedRoot(), path); isDir(dir) {
 				return Cgroup{dir: dir, unified: true}
 			}
-		} else if dir := v1Dir(fields[1], path); v1.dir == "" && isDir(dir) {
+		} else if dir := v1Dir(hierarchy, path); v1.dir == "" && isDir(dir) {
 			v1.dir = dir
 		}
 	}
 	return v1
 }
 
-// ownPart cuts path behind the first component that contains id.
-func ownPart(path, id string) string {
-	for end := 1; end <= len(path); end++ {
-		if end < len(path) && path[end] != '/' {
-			continue
+// paths maps the controllers of a hierarchy, none for the unified one, to the path in it. The lines of
+// proc_pid_cgroup(5) are hierarchy:controllers:path, where the path may hold colons.
+func paths(list []byte) map[string]string {
+	m := make(map[string]string)
+	for line := range bytes.Lines(list) {
+		fields := strings.SplitN(strings.TrimRight(string(line), "\n"), ":", 3)
+		if len(fields) == 3 && (fields[0] == "0") == (fields[1] == "") {
+			m[fields[1]] = fields[2]
 		}
-		if strings.Contains(path[strings.LastIndexByte(path[:end], '/')+1:end], id) {
+	}
+	return m
+}
+
+// ownPart cuts path behind the last component that is named after id.
+func ownPart(path, id string) string {
+	for end := len(path); end > 0; end = strings.LastIndexByte(path[:end], '/') {
+		if isNamedAfter(path[strings.LastIndexByte(path[:end], '/')+1:end], id) {
 			return path[:end]
 		}
 	}
 	return ""
+}
+
+// isNamedAfter knows the names that engines and runtimes give: the id, with a prefix that ends in a dash or a colon, as a
+// scope or not.
+func isNamedAfter(name, id string) bool {
+	prefix, ok := strings.CutSuffix(strings.TrimSuffix(name, ".scope"), id)
+	return ok && id != "" && (prefix == "" || strings.HasSuffix(prefix, "-") || strings.HasSuffix(prefix, ":"))
 }
 
 func v1Dir(controllers, path string) string {
@@ -106,17 +116,18 @@ func (g Cgroup) Kill() {
 
 // pids returns the live processes in the group and below.
 func (g Cgroup) pids() (pids []int) {
+	var r reader
 	var walk func(dir string)
 	walk = func(dir string) {
 		b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 		if err != nil {
 			return
 		}
-		for _, field := range bytes.Fields(b) {
+		for field := range bytes.FieldsSeq(b) {
 			// 0 stands for a process outside our pid namespace.
-			if pid, ok := atoi(field); ok && pid > 0 {
-				if p, ok := readProc(string(field)); ok && !p.zombie {
-					pids = append(pids, pid)
+			if pid, ok := number(field); ok && pid > 0 {
+				if p, ok := r.stat(int(pid)); ok && !p.zombie {
+					pids = append(pids, p.pid)
 				}
 			}
 		}
@@ -131,27 +142,28 @@ func (g Cgroup) pids() (pids []int) {
 	return pids
 }
 
-// SameCgroup returns a function that tells whether a process is in the same control groups as pid, or below.
-func SameCgroup(pid int) func(int) bool {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
-	if err != nil {
-		return func(int) bool { return true }
+// Group names the control groups of a process as proc_pid_cgroup(5) lists them. The empty Group is all processes.
+type Group string
+
+// GroupOf returns the groups that process pid is in, the empty Group if it has gone.
+func GroupOf(pid int) Group {
+	var r reader
+	return Group(bytes.TrimSpace(r.read(pid, "cgroup")))
+}
+
+// has tells whether a process with that list is in the same groups, or below.
+func (g Group) has(list []byte) bool {
+	list = bytes.TrimSpace(list)
+	if len(list) == 0 {
+		return false
 	}
-	want := bytes.Split(bytes.TrimSpace(b), []byte("\n"))
-	return func(other int) bool {
-		got, err := os.ReadFile("/proc/" + strconv.Itoa(other) + "/cgroup")
-		if err != nil {
+	for want := range strings.SplitSeq(string(g), "\n") {
+		line, rest, _ := bytes.Cut(list, []byte("\n"))
+		list = rest
+		below, ok := bytes.CutPrefix(line, []byte(want))
+		if !ok || len(below) > 0 && below[0] != '/' && !strings.HasSuffix(want, "/") {
 			return false
 		}
-		lines := bytes.Split(bytes.TrimSpace(got), []byte("\n"))
-		if len(lines) != len(want) {
-			return false
-		}
-		for i, line := range lines {
-			if !bytes.HasPrefix(line, want[i]) {
-				return false
-			}
-		}
-		return true
 	}
+	return len(list) == 0
 }

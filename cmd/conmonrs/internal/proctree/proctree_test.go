@@ -2,10 +2,12 @@ package proctree
 
 import (
 	"bufio"
+	"bytes"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -13,9 +15,26 @@ import (
 func TestParseStat(t *testing.T) {
 	line := "123 (a) b (c)) S 1 2 3 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 98765 1 2"
 	got, ok := parseStat([]byte(line))
-	if !ok || got != (proc{pid: 123, ppid: 1, group: 2, session: 3, start: "98765"}) {
+	if !ok || got != (proc{pid: 123, ppid: 1, group: 2, session: 3, start: 98765}) {
 		t.Errorf("%+v, %v", got, ok)
 	}
+}
+
+// A short id is part of many names. Nothing but the container's own group may be killed.
+func TestCgroupOfIsNeverOurOwn(t *testing.T) {
+	for path := range strings.SplitSeq(string(GroupOf(os.Getpid())), "/") {
+		for _, id := range []string{path, "c", "a", "e", "1", ""} {
+			if g := CgroupOf(os.Getpid(), id); g.dir != "" {
+				t.Errorf("id %q: %s", id, g.dir)
+			}
+		}
+	}
+}
+
+func FuzzPaths(f *testing.F) {
+	f.Add([]byte("0::/a:b\n3:cpu,cpuacct:/x\n"))
+	f.Add([]byte(":::\n"))
+	f.Fuzz(func(_ *testing.T, b []byte) { paths(b) })
 }
 
 func FuzzParseStat(f *testing.F) {
@@ -27,9 +46,10 @@ func FuzzParseStat(f *testing.F) {
 
 func TestOwnPart(t *testing.T) {
 	for _, c := range []struct{ path, want string }{
-		{"/", ""}, {"/abc", "/abc"}, {"/pod/crio-abc.scope", "/pod/crio-abc.scope"},
-		{"/pod/crio-abc.scope/container", "/pod/crio-abc.scope"}, {"/pod/other", ""}, {"", ""},
-		{"/abc/abc", "/abc"},
+		{"/", ""}, {"/abc", "/abc"}, {"/pod/crio-abc.scope", "/pod/crio-abc.scope"}, {"", ""},
+		{"/pod/crio-abc.scope/container", "/pod/crio-abc.scope"}, {"/pod/other", ""}, {"/abc/abc", "/abc/abc"},
+		{"/pod-abc/crun-abc.scope/x", "/pod-abc/crun-abc.scope"}, {"/xabc", ""}, {"/abcd", ""}, {"/x-abc-y", ""},
+		{"/system.slice:crio:abc", "/system.slice:crio:abc"}, {"/abc.slice", ""}, {"/kabc/x", ""},
 	} {
 		if got := ownPart(c.path, "abc"); got != c.want {
 			t.Errorf("%q: got %q, want %q", c.path, got, c.want)
@@ -42,6 +62,7 @@ func start(t *testing.T, n int, env, script string) (root int, pids []int) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", script)
 	cmd.Env = append(os.Environ(), env)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // as runtimes start processes
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -62,12 +83,12 @@ func start(t *testing.T, n int, env, script string) (root int, pids []int) {
 }
 
 func isAlive(pid int) bool {
-	p, ok := readProc(strconv.Itoa(pid))
+	var r reader
+	p, ok := r.stat(pid)
 	return ok && !p.zombie
 }
 
 func TestKillTree(t *testing.T) {
-	all := func(int) bool { return true }
 	const marker = "_TEST_MARKER=5f3a"
 	_, bystander := start(t, 1, "A=b", "echo $$; exec sleep 1000")
 	for _, c := range []struct {
@@ -82,7 +103,7 @@ func TestKillTree(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			root, pids := start(t, c.n, marker, c.script)
-			Kill(root, marker, all)
+			Kill(root, marker, "")
 			for _, pid := range append(pids, root) {
 				if isAlive(pid) {
 					t.Errorf("process %d is alive", pid)
@@ -97,11 +118,12 @@ func TestKillTree(t *testing.T) {
 
 func TestKillTreeOfForkingProcesses(t *testing.T) {
 	root, _ := start(t, 1, "_TEST_MARKER=77aa", "echo 1; while :; do (sleep 1000 & ) ; done")
-	Kill(root, "_TEST_MARKER=77aa", func(int) bool { return true })
+	Kill(root, "_TEST_MARKER=77aa", "")
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		left := 0
-		for _, p := range listProcs() {
-			if !p.zombie && hasMarker(p.pid, []byte("_TEST_MARKER=77aa")) {
+		var r reader
+		for _, p := range r.list(nil) {
+			if !p.zombie && bytes.Contains(r.read(p.pid, "environ"), []byte("_TEST_MARKER=77aa")) {
 				left++
 			}
 		}
@@ -114,11 +136,53 @@ func TestKillTreeOfForkingProcesses(t *testing.T) {
 	}
 }
 
-func TestKillTreeKeepsInside(t *testing.T) {
-	_, outside := start(t, 1, "_TEST_MARKER=99bb", "echo $$; exec sleep 1000")
+// Without a marker, as for runtimes that cannot set one, what has a parent, session or group in the tree is found.
+func TestKillTreeWithoutMarker(t *testing.T) {
+	root, pids := start(t, 3, "A=b", "setsid sh -c 'echo $$; exec sleep 1000' & (sleep 1000 & echo $!) ; sleep 1000 & echo $!; wait")
+	Kill(root, "", "")
+	for _, pid := range append(pids, root) {
+		if isAlive(pid) {
+			t.Errorf("process %d is alive", pid)
+		}
+	}
+}
+
+func TestGroupHas(t *testing.T) {
+	const group = Group("2:cpu:/a\n1:name=systemd:/a/b\n0::/a")
+	for list, want := range map[string]bool{
+		"2:cpu:/a\n1:name=systemd:/a/b\n0::/a\n":           true,
+		"2:cpu:/a/x\n1:name=systemd:/a/b/y/z\n0::/a/c\n":   true,
+		"2:cpu:/ab\n1:name=systemd:/a/b\n0::/a\n":          false,
+		"2:cpu:/\n1:name=systemd:/a/b\n0::/a\n":            false,
+		"2:cpu:/a\n1:name=systemd:/a/b\n":                  false,
+		"2:cpu:/a\n1:name=systemd:/a/b\n0::/a\n3:more:/\n": false,
+		"": false,
+	} {
+		if got := group.has([]byte(list)); got != want {
+			t.Errorf("%q: %v", list, got)
+		}
+	}
+	if !Group("0::/").has([]byte("0::/x")) {
+		t.Error("the root group has no process below it")
+	}
+	if !GroupOf(os.Getpid()).has([]byte(GroupOf(os.Getpid()))) {
+		t.Error("this process is not in its own groups")
+	}
+}
+
+// In a group that the tree is not in, nothing is killed.
+func TestKillTreeKeepsToTheGroup(t *testing.T) {
 	root, _ := start(t, 1, "_TEST_MARKER=99bb", "echo $$; exec sleep 1000")
-	Kill(root, "_TEST_MARKER=99bb", func(pid int) bool { return pid != outside[0] })
-	if !isAlive(outside[0]) || isAlive(root) {
-		t.Error("the wrong process was killed")
+	Kill(root, "_TEST_MARKER=99bb", "0::/elsewhere")
+	if !isAlive(root) {
+		t.Error("a process outside the group was killed")
+	}
+}
+
+func TestScanDoesNotAllocatePerProcess(t *testing.T) {
+	var r reader
+	procs := r.list(make([]proc, 0, 4096))
+	if allocated := testing.AllocsPerRun(5, func() { procs = r.list(procs[:0]) }); allocated > float64(5*len(procs)+50) {
+		t.Errorf("%v allocations for %d processes", allocated, len(procs))
 	}
 }

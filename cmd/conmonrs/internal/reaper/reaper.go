@@ -97,39 +97,49 @@ func (r *Reaper) Start(c Command) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("run %q: %w", c.Path, err)
 	}
-	p, err := r.registerLocked(pid, pidfd)
-	if err != nil { // nobody would watch it; it is reaped as a stray
-		_ = syscall.Kill(pid, syscall.SIGKILL)
-	}
-	return p, err
+	return r.registerLocked(pid, pidfd)
 }
 
-// Adopt takes charge of a process that another child has left to the monitor, while a Hold is held. A process that is
-// not (or no longer) there is an error.
+// ErrNotChild means that a process has another parent than the monitor: nobody could learn how it ends, and it may be a
+// stranger.
+var ErrNotChild = errors.New("is not a child of the monitor")
+
+// Adopt takes charge of a process that another child has left to the monitor, while a Hold is held. On error the process
+// has been killed, unless it is no child (ErrNotChild) or known already: it would run unwatched.
 func (r *Reaper) Adopt(pid int) (*Process, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, ok := r.known[pid]; ok {
 		return nil, fmt.Errorf("adopt process %d: it is known already", pid)
 	}
+	// Needs no descriptor, and is true for a zombie too.
+	if err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil); err != nil {
+		return nil, fmt.Errorf("adopt process %d: %w", pid, ErrNotChild)
+	}
 	pidfd, err := unix.PidfdOpen(pid, unix.O_NONBLOCK) // PIDFD_NONBLOCK; close-on-exec by definition
 	if errors.Is(err, unix.EINVAL) {
 		pidfd, err = unix.PidfdOpen(pid, 0) // before Linux 5.10
 	}
 	if err != nil {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
 		return nil, fmt.Errorf("adopt process %d: %w", pid, err)
 	}
 	return r.registerLocked(pid, pidfd)
 }
 
-func (r *Reaper) registerLocked(pid, pidfd int) (*Process, error) {
+// registerLocked takes ownership of pidfd. A child that cannot be watched is killed, and reaped as a stray.
+func (r *Reaper) registerLocked(pid, pidfd int) (p *Process, err error) {
+	defer func() {
+		if err != nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}()
 	if pidfd < 0 { // before Linux 5.2 clone gives none
-		var err error
 		if pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
 			return nil, fmt.Errorf("open pidfd of %d: %w", pid, err)
 		}
 	}
-	p := &Process{Pid: pid, reaper: r, pidfd: pidfd, done: make(chan struct{})}
+	p = &Process{Pid: pid, reaper: r, pidfd: pidfd, done: make(chan struct{})}
 	p.watch = r.set.Watch(pidfd, p.exited)
 	if err := p.watch.Arm(); err != nil {
 		p.watch.Close()

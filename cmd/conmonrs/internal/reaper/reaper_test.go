@@ -207,8 +207,10 @@ func TestAdoptTwiceAndStranger(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitDone(t, p)
-	if _, err := r.Adopt(1 << 22); err == nil {
-		t.Error("adopted a pid that cannot exist")
+	for _, pid := range []int{1 << 22, os.Getppid(), 1} {
+		if _, err := r.Adopt(pid); !errors.Is(err, ErrNotChild) {
+			t.Errorf("process %d: %v", pid, err)
+		}
 	}
 }
 
