@@ -61,6 +61,12 @@ type StartOptions struct {
 	Timeout time.Duration
 }
 
+// How long a monitor that another client starts is waited for, and how often it is asked.
+const (
+	otherTimeout = 500 * time.Millisecond
+	otherPause   = 5 * time.Millisecond
+)
+
 // Start returns a client of the monitor in opts.RuntimeDir. If one is running there it is used as it is;
 // otherwise one is started, and Start returns when it answers.
 //
@@ -93,7 +99,7 @@ func (c *Client) start(ctx context.Context, opts *StartOptions) error {
 	pidFile := filepath.Join(opts.RuntimeDir, pidFileName)
 	stale, _ := os.Stat(pidFile)
 	if err := run(ctx, opts); err != nil {
-		if c.learnProcess(ctx) == nil {
+		if c.awaitOther(ctx) {
 			return nil
 		}
 		return err
@@ -113,6 +119,23 @@ func (c *Client) start(ctx context.Context, opts *StartOptions) error {
 		return c.abandon(p, err)
 	}
 	return nil
+}
+
+// awaitOther tells whether a monitor that another client is starting comes to serve. It has the lock a moment before it
+// listens.
+func (c *Client) awaitOther(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, otherTimeout)
+	defer cancel()
+	tick := time.NewTicker(otherPause)
+	defer tick.Stop()
+	for c.learnProcess(ctx) != nil {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+	return true
 }
 
 // abandon ends a monitor that cannot be used: the one that answers, or, if none does, the one in the pid file,

@@ -21,6 +21,9 @@ import (
 	"github.com/conmonrs/conmonrs/rpc/conmon"
 )
 
+// thawAfter is how long a killed container may take to end before it is taken for a paused one.
+const thawAfter = 200 * time.Millisecond
+
 // messageDrain limits the wait for the rest of a failed runtime's message.
 const messageDrain = time.Second
 
@@ -336,4 +339,19 @@ func (c *Container) Kill() {
 		c.log.Error("container not killed", "error", err)
 	}
 	c.group.Kill()
+	select {
+	case <-c.process.Done():
+	case <-time.After(thawAfter):
+		c.thaw()
+	}
+}
+
+// thaw lets a signal take effect that waits for a paused container: in a frozen cgroup of version 1 SIGKILL does.
+func (c *Container) thaw() {
+	ctx, cancel := context.WithTimeout(context.Background(), messageDrain)
+	defer cancel()
+	args := c.host.Runtime.ResumeArgs(c.req.ID, c.systemdCgroup(), c.req.GlobalArgs)
+	if _, err := c.host.run(ctx, args); err != nil {
+		c.log.Debug("container not resumed", "error", err)
+	}
 }

@@ -85,13 +85,6 @@ func (c *Container) Stop(ctx context.Context) {
 	}
 	if status := c.status(ctx); status == "created" || status == "paused" {
 		c.Kill()
-		if status == "paused" {
-			// In a frozen v1 cgroup SIGKILL takes effect when it is thawed.
-			args := c.host.Runtime.ResumeArgs(c.req.ID, c.systemdCgroup(), c.req.GlobalArgs)
-			if _, err := c.host.run(ctx, args); err != nil {
-				c.log.Debug("paused container not resumed", "error", err)
-			}
-		}
 		return
 	}
 	sig := c.stopSignal()

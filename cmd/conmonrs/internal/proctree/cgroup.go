@@ -16,8 +16,8 @@ type Cgroup struct {
 	unified bool
 }
 
-// CgroupOf returns the control group that belongs to container id alone: of the groups of process pid, the lowest that is
-// named after the id. It is the zero value where there is none, such as for a container in a group named by the engine
+// CgroupOf returns the control group that belongs to container id alone: the one that process pid is in,
+// if it is named after the id. It is the zero value where there is none, such as for a container in a group named by the engine
 // otherwise: then nobody may assume that all in the group belong to the container. It never is a group that this process
 // is in.
 func CgroupOf(pid int, id string) Cgroup {
@@ -53,12 +53,12 @@ func paths(list []byte) map[string]string {
 	return m
 }
 
-// ownPart cuts path behind the last component that is named after id.
+// ownPart returns path if its last component is named after id, without the group that crun puts below a container's
+// own. A name further up may be that of the pod, which has more containers.
 func ownPart(path, id string) string {
-	for end := len(path); end > 0; end = strings.LastIndexByte(path[:end], '/') {
-		if isNamedAfter(path[strings.LastIndexByte(path[:end], '/')+1:end], id) {
-			return path[:end]
-		}
+	path = strings.TrimSuffix(path, "/container")
+	if isNamedAfter(path[strings.LastIndexByte(path, '/')+1:], id) {
+		return path
 	}
 	return ""
 }

@@ -48,7 +48,7 @@ func TestOwnPart(t *testing.T) {
 	for _, c := range []struct{ path, want string }{
 		{"/", ""}, {"/abc", "/abc"}, {"/pod/crio-abc.scope", "/pod/crio-abc.scope"}, {"", ""},
 		{"/pod/crio-abc.scope/container", "/pod/crio-abc.scope"}, {"/pod/other", ""}, {"/abc/abc", "/abc/abc"},
-		{"/pod-abc/crun-abc.scope/x", "/pod-abc/crun-abc.scope"}, {"/xabc", ""}, {"/abcd", ""}, {"/x-abc-y", ""},
+		{"/pod-abc/crun-abc.scope/x", ""}, {"/n-abc-pod-abc/first", ""}, {"/container", ""}, {"/xabc", ""}, {"/abcd", ""}, {"/x-abc-y", ""},
 		{"/system.slice:crio:abc", "/system.slice:crio:abc"}, {"/abc.slice", ""}, {"/kabc/x", ""},
 	} {
 		if got := ownPart(c.path, "abc"); got != c.want {
