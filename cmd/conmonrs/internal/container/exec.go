@@ -99,7 +99,7 @@ func (e *Exec) run(u *undo) *Result {
 	case <-process.Done():
 	case <-e.ctx.Done():
 		if !ended(process) { // an exit that came first counts
-			return e.cutShort(process)
+			return e.cutShort(process, left)
 		}
 	}
 	e.finishOutput()
@@ -201,7 +201,7 @@ func (e *Exec) timedOut() bool { return errors.Is(e.ctx.Err(), context.DeadlineE
 func (e *Exec) notStarted(err error, left remains) *Result {
 	if left.killed || left.ran {
 		// What the runtime had begun, in the container or on its way there. The runtime itself has been reaped.
-		proctree.Kill(0, e.marker, "")
+		proctree.Kill(proctree.Target{ProcessGroup: left.runtime, Marker: e.marker})
 	}
 	e.finishOutput()
 	if e.timedOut() {
@@ -222,8 +222,10 @@ func (e *Exec) message() string {
 
 // cutShort ends all that the exec started: its time is over, or its container or the monitor ends. The container is
 // not touched.
-func (e *Exec) cutShort(p *reaper.Process) *Result {
-	proctree.Kill(p.Pid, e.marker, proctree.GroupOf(p.Pid))
+func (e *Exec) cutShort(p *reaper.Process, left remains) *Result {
+	proctree.Kill(proctree.Target{
+		Root: p.Pid, ProcessGroup: left.runtime, Marker: e.marker, Within: proctree.GroupOf(p.Pid),
+	})
 	timer := time.NewTimer(killGrace)
 	defer timer.Stop()
 	select {

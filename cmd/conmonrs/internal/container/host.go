@@ -78,12 +78,12 @@ type launch struct {
 type remains struct {
 	ran     bool // the runtime ended well: its container or process is there
 	killed  bool // it was killed: what is there is not known
-	runtime int  // its pid, 0 if it never ran
+	runtime int  // its pid, 0 if it never ran; also its process group, which what it started may be in
 }
 
 // launch runs the runtime and returns the process that it left, already registered. An error is a
 // *conmon.RuntimeError, without the runtime's message, if the runtime failed.
-func (h *Host) launch(ctx context.Context, l launch) (*reaper.Process, remains, error) {
+func (h *Host) launch(ctx context.Context, l launch) (process *reaper.Process, left remains, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, h.RuntimeTimeout,
 		fmt.Errorf("runtime did not end within %v: %w", h.RuntimeTimeout, context.DeadlineExceeded))
 	defer cancel()
@@ -105,7 +105,7 @@ func (h *Host) launch(ctx context.Context, l launch) (*reaper.Process, remains, 
 		return nil, remains{}, fmt.Errorf("spawn child process: %w", err)
 	}
 	terminal := receive(ctx, l.console)
-	left := remains{runtime: runtime.Pid}
+	left.runtime = runtime.Pid
 	if err := waitRuntime(ctx, runtime); err != nil {
 		left.killed = true
 		terminal.discard()
@@ -123,7 +123,7 @@ func (h *Host) launch(ctx context.Context, l launch) (*reaper.Process, remains, 
 	if err != nil {
 		return nil, left, err
 	}
-	process, err := h.Reaper.Adopt(pid)
+	process, err = h.Reaper.Adopt(pid)
 	return process, left, err
 }
 

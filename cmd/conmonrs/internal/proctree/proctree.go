@@ -15,16 +15,27 @@ const (
 	killPause  = 5 * time.Millisecond
 )
 
-// Kill sends SIGKILL to root (none if 0) and to all that it started, and returns when none is left alive, or after a
-// bounded time. Found are: descendants of root and of whatever was found before, members of their sessions and process
-// groups where a leader was found, and processes whose environment holds marker, if that is not empty, whoever their
-// parent is. Only those in the control groups of group are touched. What escapes is a process that has left its
-// parents, session and group and is not marked.
-func Kill(root int, marker string, group Group) {
-	t := tree{marker: []byte(marker), group: group, members: make(map[int]uint64), refused: make(map[int]uint64)}
-	if root > 1 {
-		if p, ok := t.stat(root); ok {
-			t.members[root] = p.start
+// Target says which processes Kill ends.
+type Target struct {
+	// Root is a process, 0 for none. All that it started belongs to it.
+	Root int
+	// ProcessGroup is a process group all of whose members belong to it, 0 for none.
+	ProcessGroup int
+	// Marker is a KEY=VALUE word; a process with it in its environment belongs to it. Empty for none.
+	Marker string
+	// Within bounds what is touched to some control groups.
+	Within Group
+}
+
+// Kill sends SIGKILL to the processes of a target, and returns when none is left alive, or after a
+// bounded time. Found are: descendants of the root and of whatever was found before, members of their sessions and process
+// groups where a leader was found, members of the process group, and processes with the marker, whoever their parent is.
+// What escapes is a process that has left its parents, session and group and is not marked.
+func Kill(target Target) {
+	t := tree{target: target, marker: []byte(target.Marker), members: make(map[int]uint64), refused: make(map[int]uint64)}
+	if target.Root > 1 {
+		if p, ok := t.stat(target.Root); ok {
+			t.members[target.Root] = p.start
 		}
 	}
 	for range killRounds {
@@ -37,8 +48,8 @@ func Kill(root int, marker string, group Group) {
 
 type tree struct {
 	reader
+	target Target
 	marker []byte
-	group  Group
 	procs  []proc
 	// members were found at some time: their children, sessions and groups belong to the tree. refused were looked at
 	// and did not have the marker. Both map the pid to the start, which tells a process from a later one of that pid.
@@ -77,7 +88,7 @@ func (t *tree) has(pid int) bool {
 }
 
 func (t *tree) belongs(p *proc) bool {
-	if t.has(p.ppid) || t.has(p.session) || t.has(p.group) {
+	if t.has(p.ppid) || t.has(p.session) || t.has(p.group) || p.group > 1 && p.group == t.target.ProcessGroup {
 		return true
 	}
 	if len(t.marker) == 0 || t.refused[p.pid] == p.start {
@@ -90,7 +101,9 @@ func (t *tree) belongs(p *proc) bool {
 	return false
 }
 
-func (t *tree) inside(pid int) bool { return t.group == "" || t.group.has(t.read(pid, "cgroup")) }
+func (t *tree) inside(pid int) bool {
+	return t.target.Within == "" || t.target.Within.has(t.read(pid, "cgroup"))
+}
 
 // kill kills the process that was seen, not one that has its pid now.
 func (t *tree) kill(p *proc) {

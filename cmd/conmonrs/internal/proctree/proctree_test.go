@@ -103,7 +103,7 @@ func TestKillTree(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			root, pids := start(t, c.n, marker, c.script)
-			Kill(root, marker, "")
+			Kill(Target{Root: root, Marker: marker})
 			for _, pid := range append(pids, root) {
 				if isAlive(pid) {
 					t.Errorf("process %d is alive", pid)
@@ -118,7 +118,7 @@ func TestKillTree(t *testing.T) {
 
 func TestKillTreeOfForkingProcesses(t *testing.T) {
 	root, _ := start(t, 1, "_TEST_MARKER=77aa", "echo 1; while :; do (sleep 1000 & ) ; done")
-	Kill(root, "_TEST_MARKER=77aa", "")
+	Kill(Target{Root: root, Marker: "_TEST_MARKER=77aa"})
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		left := 0
 		var r reader
@@ -139,7 +139,18 @@ func TestKillTreeOfForkingProcesses(t *testing.T) {
 // Without a marker, as for runtimes that cannot set one, what has a parent, session or group in the tree is found.
 func TestKillTreeWithoutMarker(t *testing.T) {
 	root, pids := start(t, 3, "A=b", "setsid sh -c 'echo $$; exec sleep 1000' & (sleep 1000 & echo $!) ; sleep 1000 & echo $!; wait")
-	Kill(root, "", "")
+	Kill(Target{Root: root})
+	for _, pid := range append(pids, root) {
+		if isAlive(pid) {
+			t.Errorf("process %d is alive", pid)
+		}
+	}
+}
+
+// The group of a runtime outlives it, in what it started without a session of its own.
+func TestKillTreeOfAProcessGroup(t *testing.T) {
+	root, pids := start(t, 1, "A=b", "(sleep 1000 & echo $!) ; sleep 1000")
+	Kill(Target{ProcessGroup: root})
 	for _, pid := range append(pids, root) {
 		if isAlive(pid) {
 			t.Errorf("process %d is alive", pid)
@@ -173,7 +184,7 @@ func TestGroupHas(t *testing.T) {
 // In a group that the tree is not in, nothing is killed.
 func TestKillTreeKeepsToTheGroup(t *testing.T) {
 	root, _ := start(t, 1, "_TEST_MARKER=99bb", "echo $$; exec sleep 1000")
-	Kill(root, "_TEST_MARKER=99bb", "0::/elsewhere")
+	Kill(Target{Root: root, Marker: "_TEST_MARKER=99bb", Within: "0::/elsewhere"})
 	if !isAlive(root) {
 		t.Error("a process outside the group was killed")
 	}
