@@ -327,6 +327,10 @@ func (c *Container) Resize(width, height uint16) error {
 	case c.terminal == nil:
 		return errors.New("resize terminal: terminal not connected")
 	}
+	if width == 0 || height == 0 {
+		c.log.Warn("size of terminal ignored", "width", width, "height", height)
+		return nil // a client that has no size yet; programs would see a terminal without columns
+	}
 	return console.Resize(c.terminal, width, height)
 }
 

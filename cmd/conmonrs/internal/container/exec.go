@@ -99,7 +99,7 @@ func (e *Exec) run(u *undo) *Result {
 	case <-process.Done():
 	case <-e.ctx.Done():
 		if !ended(process) { // an exit that came first counts
-			return e.cutShort(process, left)
+			return e.cutShort(process)
 		}
 	}
 	e.finishOutput()
@@ -134,6 +134,7 @@ func (e *Exec) start(u *undo) (*reaper.Process, remains, error) {
 			return nil, remains{}, fmt.Errorf("create new terminal: wait for listener to be ready: %w", err)
 		}
 		u.add(func() { socket.Close() })
+		l.messageOnTerminal = true
 		l.console, l.onTerminal = socket, func(t *os.File) error { return e.useTerminal(t, u) }
 		e.addStream(pipes.TakeStdout(), e.err, false) // the runtime's own
 	} else {
@@ -201,7 +202,7 @@ func (e *Exec) timedOut() bool { return errors.Is(e.ctx.Err(), context.DeadlineE
 func (e *Exec) notStarted(err error, left remains) *Result {
 	if left.killed || left.ran {
 		// What the runtime had begun, in the container or on its way there. The runtime itself has been reaped.
-		proctree.Kill(proctree.Target{ProcessGroup: left.runtime, Marker: e.marker})
+		proctree.Kill(proctree.Target{Marker: e.marker})
 	}
 	e.finishOutput()
 	if e.timedOut() {
@@ -215,17 +216,21 @@ func (e *Exec) notStarted(err error, left remains) *Result {
 	return e.result(conmon.ExitCodeRuntimeFailed, false)
 }
 
+// message returns what the runtime printed, on its own streams or on the terminal.
 func (e *Exec) message() string {
-	b := make([]byte, min(e.err.Len(), 2*oci.MaxErrorText))
-	return oci.ErrorText(b[:e.err.CopyTo(b)])
+	for _, c := range []*output.Collector{e.err, e.out} {
+		b := make([]byte, min(c.Len(), 2*oci.MaxErrorText))
+		if text := oci.ErrorText(b[:c.CopyTo(b)]); text != "" {
+			return text
+		}
+	}
+	return ""
 }
 
 // cutShort ends all that the exec started: its time is over, or its container or the monitor ends. The container is
 // not touched.
-func (e *Exec) cutShort(p *reaper.Process, left remains) *Result {
-	proctree.Kill(proctree.Target{
-		Root: p.Pid, ProcessGroup: left.runtime, Marker: e.marker, Within: proctree.GroupOf(p.Pid),
-	})
+func (e *Exec) cutShort(p *reaper.Process) *Result {
+	proctree.Kill(proctree.Target{Root: p.Pid, Marker: e.marker, Within: proctree.GroupOf(p.Pid)})
 	timer := time.NewTimer(killGrace)
 	defer timer.Stop()
 	select {

@@ -72,13 +72,14 @@ type launch struct {
 	// console, if not nil, is the socket on which the runtime hands over a terminal, to onTerminal.
 	console    *console.Socket
 	onTerminal func(*os.File) error
+	// messageOnTerminal: crun may print on the terminal why it failed, so onTerminal gets it in that case as well.
+	messageOnTerminal bool
 }
 
 // remains says what a failed launch may have left.
 type remains struct {
-	ran     bool // the runtime ended well: its container or process is there
-	killed  bool // it was killed: what is there is not known
-	runtime int  // its pid, 0 if it never ran; also its process group, which what it started may be in
+	ran    bool // the runtime ended well: its container or process is there
+	killed bool // it was killed: what is there is not known
 }
 
 // launch runs the runtime and returns the process that it left, already registered. An error is a
@@ -105,18 +106,21 @@ func (h *Host) launch(ctx context.Context, l launch) (process *reaper.Process, l
 		return nil, remains{}, fmt.Errorf("spawn child process: %w", err)
 	}
 	terminal := receive(ctx, l.console)
-	left.runtime = runtime.Pid
 	if err := waitRuntime(ctx, runtime); err != nil {
 		left.killed = true
 		terminal.discard()
 		return nil, left, err
 	}
 	if status := runtime.Status(); status.Code != 0 {
-		terminal.discard()
+		if l.messageOnTerminal {
+			_ = terminal.hand(0, l.onTerminal)
+		} else {
+			terminal.discard()
+		}
 		return nil, left, runtimeError(status, "")
 	}
 	left.ran = true
-	if err := terminal.hand(l.onTerminal); err != nil {
+	if err := terminal.hand(terminalGrace, l.onTerminal); err != nil {
 		return nil, left, err
 	}
 	pid, err := oci.ReadPidFile(l.pidFile)
@@ -185,13 +189,13 @@ func (p *pendingTerminal) discard() {
 	}
 }
 
-// hand passes the terminal on. The runtime has ended: what it sent is there, or never comes.
-func (p *pendingTerminal) hand(to func(*os.File) error) error {
+// hand passes the terminal on. The runtime has ended: what it sent is there by now, or within the grace, or never comes.
+func (p *pendingTerminal) hand(grace time.Duration, to func(*os.File) error) error {
 	if p == nil {
 		return nil
 	}
 	defer p.cancel()
-	timer := time.AfterFunc(terminalGrace, p.cancel)
+	timer := time.AfterFunc(grace, p.cancel)
 	defer timer.Stop()
 	r := <-p.result
 	if errors.Is(r.err, context.Canceled) {

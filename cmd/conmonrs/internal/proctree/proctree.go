@@ -19,8 +19,6 @@ const (
 type Target struct {
 	// Root is a process, 0 for none. All that it started belongs to it.
 	Root int
-	// ProcessGroup is a process group all of whose members belong to it, 0 for none.
-	ProcessGroup int
 	// Marker is a KEY=VALUE word; a process with it in its environment belongs to it. Empty for none.
 	Marker string
 	// Within bounds what is touched to some control groups.
@@ -29,13 +27,14 @@ type Target struct {
 
 // Kill sends SIGKILL to the processes of a target, and returns when none is left alive, or after a
 // bounded time. Found are: descendants of the root and of whatever was found before, members of their sessions and process
-// groups where a leader was found, members of the process group, and processes with the marker, whoever their parent is.
+// groups where a leader was found or the root's has gone, and processes with the marker, whoever their parent is.
 // What escapes is a process that has left its parents, session and group and is not marked.
 func Kill(target Target) {
 	t := tree{target: target, marker: []byte(target.Marker), members: make(map[int]uint64), refused: make(map[int]uint64)}
 	if target.Root > 1 {
 		if p, ok := t.stat(target.Root); ok {
 			t.members[target.Root] = p.start
+			t.session, t.group = t.orphaned(p.session), t.orphaned(p.group)
 		}
 	}
 	for range killRounds {
@@ -51,6 +50,9 @@ type tree struct {
 	target Target
 	marker []byte
 	procs  []proc
+	// session and group of the root, 0 if somebody else leads them. crun starts a process in the session of one of its
+	// own, which is gone by then: nobody but the process and its children can be in it.
+	session, group int
 	// members were found at some time: their children, sessions and groups belong to the tree. refused were looked at
 	// and did not have the marker. Both map the pid to the start, which tells a process from a later one of that pid.
 	members, refused map[int]uint64
@@ -82,13 +84,26 @@ func (t *tree) round() (alive int) {
 	return alive
 }
 
+// orphaned returns the number of a session or group whose leader has gone, else 0. That number is not given to a new
+// process as long as there is a member.
+func (t *tree) orphaned(id int) int {
+	if leader, there := t.stat(id); id <= 1 || there && !leader.zombie {
+		return 0
+	}
+	return id
+}
+
+func (t *tree) led(p *proc) bool {
+	return p.session != 0 && p.session == t.session || p.group != 0 && p.group == t.group
+}
+
 func (t *tree) has(pid int) bool {
 	_, ok := t.members[pid]
 	return ok
 }
 
 func (t *tree) belongs(p *proc) bool {
-	if t.has(p.ppid) || t.has(p.session) || t.has(p.group) || p.group > 1 && p.group == t.target.ProcessGroup {
+	if t.has(p.ppid) || t.has(p.session) || t.has(p.group) || t.led(p) {
 		return true
 	}
 	if len(t.marker) == 0 || t.refused[p.pid] == p.start {

@@ -147,14 +147,23 @@ func TestKillTreeWithoutMarker(t *testing.T) {
 	}
 }
 
-// The group of a runtime outlives it, in what it started without a session of its own.
-func TestKillTreeOfAProcessGroup(t *testing.T) {
-	root, pids := start(t, 1, "A=b", "(sleep 1000 & echo $!) ; sleep 1000")
-	Kill(Target{ProcessGroup: root})
-	for _, pid := range append(pids, root) {
+// crun starts a process in a session whose leader has gone.
+func TestKillTreeInAnOrphanedSession(t *testing.T) {
+	_, pids := start(t, 2, "A=b", `(sh -c 'echo $$; (sleep 1000 & echo $!); exec sleep 1000' &); exit`)
+	Kill(Target{Root: pids[0]})
+	for _, pid := range pids {
 		if isAlive(pid) {
 			t.Errorf("process %d is alive", pid)
 		}
+	}
+}
+
+// A session that somebody else leads is not the root's.
+func TestKillTreeSparesTheSession(t *testing.T) {
+	leader, pids := start(t, 2, "A=b", "sleep 1000 & echo $!; sleep 1000 & echo $!; wait")
+	Kill(Target{Root: pids[0]})
+	if isAlive(pids[0]) || !isAlive(pids[1]) || !isAlive(leader) {
+		t.Error("the wrong processes were killed")
 	}
 }
 
