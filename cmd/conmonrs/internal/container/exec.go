@@ -116,8 +116,12 @@ func ended(p *reaper.Process) bool {
 }
 
 func (e *Exec) start(u *undo) (*reaper.Process, remains, error) {
-	pidFile := filepath.Join(e.host.RuntimeDir, "exec_sync"+randomName()+"pid")
-	u.add(func() { _ = os.Remove(pidFile) })
+	name := "exec_sync" + randomName() + "pid"
+	pidFile := filepath.Join(e.host.RuntimeDir, name)
+	u.add(func() {
+		_ = os.Remove(pidFile)
+		_ = os.Remove(filepath.Join(e.host.RuntimeDir, "."+name)) // runc's temporary file, if it was killed
+	})
 	pipes, err := stdio.OpenPipes(stdio.Options{})
 	if err != nil {
 		return nil, remains{}, err
