@@ -51,6 +51,9 @@ type handlerOutput struct {
 	tx *sender
 }
 
+// usual is more than most entries need. A buffer that grows from nothing leaves pages of the heap behind for each size.
+const usual = 512
+
 // handlerBuffer is used without a lock: formatting calls methods of values.
 type handlerBuffer struct{ entry, value []byte }
 
@@ -76,7 +79,7 @@ func (h *Handler) Enabled(_ context.Context, level slog.Level) bool { return lev
 func (h *Handler) Handle(_ context.Context, r slog.Record) error {
 	b, _ := h.out.buffers.Get().(*handlerBuffer)
 	if b == nil {
-		b = new(handlerBuffer)
+		b = &handlerBuffer{entry: make([]byte, 0, usual), value: make([]byte, 0, usual)}
 	}
 	h.format(b, r)
 	if h.out.send(b.entry) != nil {

@@ -33,6 +33,15 @@ func run(args []string) int {
 	if inherited != nil {
 		return serve(cfg, inherited)
 	}
+	if err := obey(cfg, args); err != nil {
+		return complain(err)
+	}
+	return 0
+}
+
+// obey does what is asked of a process that is not the monitor. It is not part of run because what it prints needs
+// stack: run is on that of the monitor for all its life.
+func obey(cfg *config.Config, args []string) error {
 	switch cfg.Command {
 	case config.Help:
 		fmt.Print(cfg.HelpText)
@@ -41,14 +50,11 @@ func run(args []string) int {
 	case config.VersionJSON:
 		fmt.Print(version.Get(cfg.VersionFull).JSON())
 	case config.Pause:
-		return complain(errors.New("run pause: holding namespaces is not supported yet"))
+		return errors.New("run pause: holding namespaces is not supported yet")
 	default:
-		err = start(cfg, args)
+		return start(cfg, args)
 	}
-	if err != nil {
-		return complain(err)
-	}
-	return 0
+	return nil
 }
 
 func complain(err error) int {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"sync"
 	"syscall"
 
@@ -173,7 +174,7 @@ func finishMode(dirfd int, name string, mode uint32) (inode, error) {
 		return inode{}, ErrNotSocket
 	}
 	// fchmod(2) refuses O_PATH descriptors, the path through proc is the way.
-	if err := unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), mode); err != nil {
+	if err := unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode); err != nil {
 		return inode{}, err
 	}
 	return inodeOf(&st), nil

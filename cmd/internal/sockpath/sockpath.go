@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -103,7 +104,7 @@ func (l location) address(dirfd int) *unix.SockaddrUnix {
 	if l.direct() {
 		return &unix.SockaddrUnix{Name: l.plain()}
 	}
-	return &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dirfd, l.name)}
+	return &unix.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(dirfd) + "/" + l.name}
 }
 
 // openDir opens the parent directory for name look-ups only.
@@ -153,7 +154,7 @@ func dial(path string, sotype int) (int, error) {
 			return -1, err
 		}
 		defer unix.Close(node)
-		addr.Name = fmt.Sprintf("/proc/self/fd/%d", node)
+		addr.Name = "/proc/self/fd/" + strconv.Itoa(node)
 	}
 	return connect(addr, sotype)
 }

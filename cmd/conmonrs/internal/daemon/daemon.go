@@ -31,8 +31,9 @@ const (
 //   - GOMAXPROCS=1: fewer threads, no caches of a second processor.
 //   - GOGC=25: no garbage collection before there is 1 MiB of garbage.
 //   - disablethp: on hosts with THP=always each heap would take some MiB.
+//   - profstackdepth=0: no room in each thread for the stacks of profiles that nobody takes.
 //   - GOMEMLIMIT: not the engine's; a limit near the floor makes the collector run without end.
-var settings = [...][2]string{{"GOMAXPROCS", "1"}, {"GOGC", "25"}, {"GODEBUG", "disablethp=1"}, {"GOMEMLIMIT", ""}}
+var settings = [...][2]string{{"GOMAXPROCS", "1"}, {"GOGC", "25"}, {"GODEBUG", "disablethp=1,profstackdepth=0"}, {"GOMEMLIMIT", ""}}
 
 // The descriptors of the monitor from birth on, besides the standard ones.
 const (

@@ -11,6 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// maxStatus is more than proc_pid_status(5) has had so far, about 1.5 KiB.
+const maxStatus = 4 << 10
+
 // unblocked marks a process that has cleared its signal mask.
 const unblocked = "_CONMONRS_UNBLOCKED"
 
@@ -51,11 +54,18 @@ func Ignored() (signals []os.Signal) {
 
 // statusMask returns a signal mask from proc_pid_status(5).
 func statusMask(field string) (uint64, error) {
-	b, err := os.ReadFile("/proc/thread-self/status")
+	f, err := os.Open("/proc/thread-self/status")
 	if err != nil {
 		return 0, fmt.Errorf("read signal mask: %w", err)
 	}
-	return parseMask(b, field)
+	defer f.Close()
+	// One read returns it all. os.ReadFile would begin small and grow: pages of the heap for each size.
+	b := make([]byte, maxStatus)
+	n, err := f.Read(b)
+	if err != nil {
+		return 0, fmt.Errorf("read signal mask: %w", err)
+	}
+	return parseMask(b[:n], field)
 }
 
 func parseMask(status []byte, field string) (uint64, error) {

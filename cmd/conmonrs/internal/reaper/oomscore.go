@@ -1,7 +1,6 @@
 package reaper
 
 import (
-	"fmt"
 	"os"
 	"strings"
 )
@@ -21,15 +20,16 @@ type OOMScore struct {
 }
 
 // ProtectFromOOM protects this process. Without the privilege it returns an error that callers log and go on with; then
-// nothing has changed.
+// nothing has changed. The errors of package os say what was done to which file; more is not formatted, since this is
+// part of each start.
 func ProtectFromOOM() (*OOMScore, error) {
 	b, err := os.ReadFile(scorePath)
 	if err != nil {
-		return nil, fmt.Errorf("read OOM score: %w", err)
+		return nil, err
 	}
 	f, err := os.OpenFile(scorePath, os.O_WRONLY, 0)
 	if err != nil {
-		return nil, fmt.Errorf("adjust OOM score: %w", err)
+		return nil, err
 	}
 	s := &OOMScore{file: f, original: strings.TrimSpace(string(b))}
 	if s.original == protected {
@@ -38,7 +38,7 @@ func ProtectFromOOM() (*OOMScore, error) {
 	}
 	if _, err := f.WriteString(protected); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("adjust OOM score: %w", err)
+		return nil, err
 	}
 	return s, nil
 }
