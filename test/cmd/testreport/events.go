@@ -25,6 +25,7 @@ type event struct {
 // testRun is one test that has started.
 type testRun struct {
 	output      []string
+	started     bool // there were events of its own: a slash in a name does not make its first part a test
 	done        bool
 	hasSubtests bool
 	subFailed   bool
@@ -92,6 +93,7 @@ func (r *reader) take(ev event) {
 		return
 	}
 	t := pkg.test(ev.Test)
+	t.started = true
 	switch ev.Action {
 	case "output":
 		t.output = append(t.output, ev.Output)
@@ -142,7 +144,7 @@ func (r *reader) endTest(pkg *packageRun, name string, t *testRun, action string
 		pkg.skipped++
 		r.res.Skipped = append(r.res.Skipped, skip{Package: pkg.name, Test: name, Reason: skipReason(t.output)})
 	case "fail":
-		if parent := parentOf(name); parent != "" {
+		for parent := parentOf(name); parent != ""; parent = parentOf(parent) {
 			pkg.test(parent).subFailed = true
 		}
 		if !t.subFailed {
@@ -190,7 +192,7 @@ func (r *reader) endPackage(pkg *packageRun, ev event) {
 // endUnfinished fails the tests that a crash of their binary cut short.
 func (r *reader) endUnfinished(pkg *packageRun) {
 	for _, name := range slices.Backward(slices.Sorted(maps.Keys(pkg.tests))) { // subtests first
-		if t := pkg.tests[name]; !t.done {
+		if t := pkg.tests[name]; t.started && !t.done {
 			r.endTest(pkg, name, t, "fail")
 		}
 	}

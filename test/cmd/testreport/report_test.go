@@ -33,6 +33,12 @@ const (
 {"Action":"fail","Package":"p/b","Test":"TestTable"}
 {"Action":"fail","Package":"p/b","Elapsed":0.5}
 `
+	slashed = `{"Action":"run","Package":"p/f","Test":"TestX"}
+{"Action":"run","Package":"p/f","Test":"TestX/runc/cgroupfs"}
+{"Action":"fail","Package":"p/f","Test":"TestX/runc/cgroupfs"}
+{"Action":"fail","Package":"p/f","Test":"TestX"}
+{"Action":"fail","Package":"p/f","Elapsed":0.5}
+`
 	crashing = `{"Action":"run","Package":"p/c","Test":"TestCrash"}
 {"Action":"output","Package":"p/c","Test":"TestCrash","Output":"panic: oh\n"}
 {"Action":"fail","Package":"p/c","Elapsed":0.5}
@@ -57,6 +63,7 @@ func TestRun(t *testing.T) {
 		{"skip", skipping, "", 0, []string{"1 SKIPPED", "p/a TestRoot: needs root", "tests: 0 passed, 0 failed, 1 skipped\n"}, "CI=true"},
 		{"skip in CI", skipping, "true", 1, []string{"! p/a TestRoot: needs root", "CI=true: 1 of them"}, ""},
 		{"fail", failing, "", 1, []string{"the cause", "FAIL p/b", "tests: 0 passed, 1 failed, 0 skipped\n"}, ""},
+		{"slash in a name", slashed, "", 1, []string{"tests: 0 passed, 1 failed, 0 skipped\n"}, ""},
 		{"crash", crashing, "", 1, []string{"panic: oh", "tests: 0 passed, 1 failed, 0 skipped\n"}, ""},
 		{"build", uncompilable, "", 1, []string{"d.go:1: syntax error", "tests: 0 passed, 1 failed, 0 skipped\n"}, ""},
 		{"killed", killed, "", 1, []string{"tests: 0 passed, 1 failed, 0 skipped\n"}, ""},
