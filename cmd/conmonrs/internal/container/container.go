@@ -312,7 +312,11 @@ func (c *Container) ReopenLog() error {
 	if c.State() != Running {
 		return conmon.ErrContainerNotFound
 	}
-	return c.logs.reopen()
+	err := c.logs.reopen()
+	if errors.Is(err, os.ErrClosed) { // it has ended meanwhile
+		return conmon.ErrContainerNotFound
+	}
+	return err
 }
 
 // Resize sets the size of the terminal.

@@ -25,6 +25,9 @@ import (
 // terminalGrace is how long a console socket is waited for after the runtime has ended well.
 const terminalGrace = time.Second
 
+// runtimeGrace is how long a runtime whose work is not wanted any more may take to end by itself.
+const runtimeGrace = time.Second
+
 // Host is what all containers of a pod share. Its fields are set once.
 type Host struct {
 	Runtime oci.Runtime
@@ -137,6 +140,15 @@ func waitRuntime(ctx context.Context, p *reaper.Process) error {
 	case <-p.Done():
 		return nil
 	case <-ctx.Done():
+	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		// Its container has ended, or the monitor is to: it fails by itself, and cleans up. Killed, runc leaves mounts
+		// that keep the id from being used again.
+		select {
+		case <-p.Done():
+			return nil
+		case <-time.After(runtimeGrace):
+		}
 	}
 	p.KillGroup()
 	select {
