@@ -3,6 +3,7 @@
 # Variables: RUNTIME_PATH=/path/to/runc or crun  test with this OCI runtime only
 #            RUN=REGEXP                          run the tests that match only
 #            CONMONRS_TEST_SCALE=N               N times as much in the tests that scale (1)
+#            BENCH_ARGS="-short -run REGEXP"     for make bench
 #            FUZZTIME=10s                        for each fuzz target
 #            DESTDIR, PREFIX, LIBEXECDIR         where install puts things
 
@@ -88,7 +89,7 @@ demo: ## Show a pod's life on this machine (root; installs an OCI runtime and bu
 bench: ## Measure memory, log throughput and latency beside what is installed (root)
 	@test/env/setup bench
 	@$(MAKE) build test-tools
-	@CONMONRS_BINARY=$(CURDIR)/bin/conmonrs CONMONRS_TEST_TOOLS=$(CURDIR)/bin/test $(GO) run ./test/bench
+	@CONMONRS_BINARY=$(CURDIR)/bin/conmonrs CONMONRS_TEST_TOOLS=$(CURDIR)/bin/test $(GO) run ./test/bench $(BENCH_ARGS)
 
 ##@ Testing
 
@@ -130,6 +131,7 @@ test-tools: bin/test/testreport # Programs and test binaries that run inside con
 	@[ ! -d test/integration ] || { \
 		CGO_ENABLED=0 $(GO) test -c -buildvcs=false -o bin/test/integration.test ./test/integration; \
 		CGO_ENABLED=1 $(GO) test -race -c -buildvcs=false -o bin/test/integration-race.test ./test/integration; }
+	@cd test/compat && CGO_ENABLED=0 $(GO) test -c -buildvcs=false -o $(CURDIR)/bin/test/compat.test .
 
 .PHONY: bin/test/testreport
 bin/test/testreport:

@@ -44,6 +44,12 @@ const (
 // ready is what the monitor writes when it serves. Anything else is the text of an error.
 const ready = "\x00ready"
 
+// How long a lock that somebody has is tried for, and how often.
+const (
+	lockPatience = 300 * time.Millisecond
+	lockPause    = 5 * time.Millisecond
+)
+
 // shutdownGrace is how long a monitor that could not be announced is given to leave.
 const shutdownGrace = 10 * time.Second
 
@@ -127,7 +133,7 @@ func Lock(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock runtime directory %q: %w", dir, err)
 	}
-	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := flock(fd); err != nil {
 		unix.Close(fd)
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("lock runtime directory %q: another server is running there", dir)
@@ -135,6 +141,17 @@ func Lock(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("lock runtime directory %q: %w", dir, err)
 	}
 	return os.NewFile(uintptr(fd), dir), nil
+}
+
+// flock waits a moment: a monitor that was killed holds its lock until the last of its threads has gone, which may be
+// after its parent has seen it dead.
+func flock(fd int) error {
+	for end := time.Now().Add(lockPatience); ; time.Sleep(lockPause) {
+		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // HideInherited keeps the monitor from inheriting descriptors of its starter's starter: a harness that waits for its
