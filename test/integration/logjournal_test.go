@@ -1,0 +1,120 @@
+package integration
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/conmonrs/conmonrs/rpc/conmon"
+	"github.com/conmonrs/conmonrs/test/bundle"
+)
+
+// journal runs journalctl behind everything that has been sent.
+func journal(t *testing.T, args ...string) string {
+	t.Helper()
+	if out, err := exec.Command("journalctl", "--sync").CombinedOutput(); err != nil {
+		t.Fatalf("journalctl --sync: %v: %s", err, out)
+	}
+	out, err := exec.Command("journalctl", args...).Output()
+	if err != nil {
+		var failed *exec.ExitError
+		if errors.As(err, &failed) {
+			t.Fatalf("journalctl %q: %v: %s", args, err, failed.Stderr)
+		}
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+func needJournal(t *testing.T) {
+	t.Helper()
+	if _, err := os.Stat("/run/systemd/journal/socket"); err != nil {
+		t.Skip("no journald; the run under systemd has one")
+	}
+}
+
+// An entry for each line, found by the monitor's name or by the container's id, with the stream's priority.
+func TestLogJournald(t *testing.T) {
+	needJournal(t)
+	eachRuntimeIO(t, func(t *testing.T, v variant) {
+		p := newPod(t, v, podOptions{})
+		id := p.name + "-journal"
+		req := p.request(id, bundle.Options{Args: []string{"sh", "-c", "echo hello; echo world"}})
+		req.LogDrivers = []conmon.LogDriver{{Type: conmon.LogDriverJournald}}
+		p.runRequest(req)
+		p.wantExit(id, 0)
+		got := journal(t, "-n2", "_COMM=conmonrs", "-o", "cat", "--no-pager")
+		if got = strings.ReplaceAll(got, "\r", ""); got != "hello\nworld\n" {
+			t.Errorf("the last two entries are %q", got)
+		}
+	})
+}
+
+// R008: the journal gets the bytes as they are, and the fields that say whose they are.
+func TestLogJournaldBytes(t *testing.T) {
+	needJournal(t)
+	eachRuntime(t, func(t *testing.T, v variant) {
+		p := newPod(t, v, podOptions{})
+		id := p.name + "-journal-bytes"
+		o := p.script("cat /mnt/data; echo failed >&2; printf tail")
+		data := strings.Repeat("\xed\xab\x00\xee\xdb \x1b[31mred\x1b[0m ", 20) + strings.Repeat("long ", 10_000)
+		if err := os.WriteFile(p.path("shared/data"), []byte(data+"\nok\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		req := p.request(id, o)
+		req.LogDrivers = append(req.LogDrivers, conmon.LogDriver{Type: conmon.LogDriverJournald})
+		p.runRequest(req)
+		p.wantExit(id, 0)
+		out := journal(t, "-o", "json", "--all", "--no-pager", "CONTAINER_ID_FULL="+id)
+		type entry struct {
+			Message    any    `json:"MESSAGE"`
+			Priority   string `json:"PRIORITY"`
+			ID         string `json:"CONTAINER_ID"`
+			Identifier string `json:"SYSLOG_IDENTIFIER"`
+			Partial    string `json:"CONTAINER_PARTIAL_MESSAGE"`
+		}
+		byPriority := make(map[string]string)
+		for line := range strings.Lines(out) {
+			var e entry
+			if err := json.Unmarshal([]byte(line), &e); err != nil {
+				t.Fatalf("%v: %.200q", err, line)
+			}
+			if e.ID != id[:12] || e.Identifier != id[:12] {
+				t.Errorf("entry %.300q", line)
+			}
+			byPriority[e.Priority] += messageBytes(t, e.Message)
+			if e.Partial == "" { // nothing of the line follows
+				byPriority[e.Priority] += "\n"
+			}
+		}
+		if got, want := byPriority["6"], data+"\nok\ntail\n"; got != want {
+			t.Error(difference(got, want))
+		}
+		if byPriority["3"] != "failed\n" || len(byPriority) != 2 {
+			t.Errorf("standard error: %q of %d priorities", byPriority["3"], len(byPriority))
+		}
+		if got := p.output(id); !strings.Contains(got, "\nok\n") {
+			t.Errorf("the file has %d bytes", len(got))
+		}
+	})
+}
+
+// messageBytes decodes a field, which is an array of numbers if it is not text.
+func messageBytes(t *testing.T, field any) string {
+	t.Helper()
+	switch m := field.(type) {
+	case string:
+		return m
+	case []any:
+		var b strings.Builder
+		for _, n := range m {
+			b.WriteByte(byte(n.(float64)))
+		}
+		return b.String()
+	}
+	t.Fatalf("message of type %T", field)
+	return ""
+}
