@@ -54,7 +54,7 @@ func TestSignalDispositions(t *testing.T) {
 		runtime, record := spyRuntime(t, v)
 		p := newPod(t, v, podOptions{
 			runtime:    runtime,
-			conditions: conditions{Ignore: []int{1, 2, 3, 10, 13, 40}, Block: []int{1, 12, 15, 17, 34, 64}},
+			conditions: conditions{Ignore: []int{1, 2, 3, 10, 13, 32, 40}, Block: []int{1, 12, 15, 17, 34, 64}},
 		})
 		req := p.request("c", bundle.Options{Args: []string{"sleep", "1000"}})
 		req.CleanupCommand = []string{"sh", "-c", "exec cat /proc/self/status >" + p.path("cleanup")}

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strconv"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -45,7 +46,7 @@ func launch(text string) error {
 	}
 	runtime.LockOSThread() // the signal mask is that of the thread
 	for _, sig := range c.Ignore {
-		signal.Ignore(syscall.Signal(sig))
+		ignore(sig)
 	}
 	if len(c.Block) > 0 {
 		var set unix.Sigset_t
@@ -74,6 +75,16 @@ func launch(text string) error {
 	os.Unsetenv(launchVariable)
 	binary := os.Getenv("CONMONRS_BINARY")
 	return syscall.Exec(binary, append([]string{binary}, os.Args[1:]...), os.Environ())
+}
+
+// ignore also ignores the signals that C libraries reserve, as posix_spawn(3) of glibc does and os/signal does not.
+func ignore(sig int) {
+	if sig < 32 || sig > 34 {
+		signal.Ignore(syscall.Signal(sig))
+		return
+	}
+	action := [64]byte{1} // SIG_IGN in the first, little-endian, word
+	_, _, _ = syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
 }
 
 // apply sets the score and the limits.

@@ -98,10 +98,11 @@ func Enter() (*Inherited, error) {
 // SetUmask makes the modes of files independent of the starter's umask(2).
 func SetUmask() { unix.Umask(0o022) }
 
-// Prepare sets the attributes of the process that the monitor works with: the umask, and that orphans below it become
-// its children (PR_SET_CHILD_SUBREAPER).
+// Prepare sets the attributes of the process that the monitor works with: the umask, signals that cannot be caught, and
+// that orphans below it become its children (PR_SET_CHILD_SUBREAPER).
 func Prepare() error {
 	SetUmask()
+	restoreReserved()
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become child subreaper: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strconv"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -51,6 +52,27 @@ func Ignored() (signals []os.Signal) {
 	}
 	return signals
 }
+
+// Signals that C libraries use for themselves. os/signal does not catch them.
+const (
+	firstReserved = 32
+	lastReserved  = 34
+)
+
+// restoreReserved gives these signals their default action where the starter left them ignored, as glibc's posix_spawn(3)
+// does with its children. What is ignored stays so in containers.
+func restoreReserved() {
+	for _, sig := range Ignored() {
+		if n, ok := sig.(syscall.Signal); ok && n >= firstReserved && n <= lastReserved {
+			// All zero is SIG_DFL without flags, whatever the layout of the architecture.
+			var action [64]byte
+			_, _, _ = syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(n), uintptr(unsafe.Pointer(&action)), 0, sigsetSize, 0, 0)
+		}
+	}
+}
+
+// sigsetSize is the size of the kernel's sigset_t.
+const sigsetSize = 8
 
 // statusMask returns a signal mask from proc_pid_status(5).
 func statusMask(field string) (uint64, error) {
