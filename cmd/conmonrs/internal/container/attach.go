@@ -88,31 +88,36 @@ func (s *attachSocket) watchListener() (*waiter.Watch, error) {
 	return w, nil
 }
 
-// ready accepts all clients that wait.
+// ready is called when a client waits.
 func (s *attachSocket) ready() {
-	log := s.container.log
-	for {
-		conn, err := s.listener.AcceptNonblock()
-		switch {
-		case err == nil:
-			if err := s.container.hub.Add(conn, s.stopAfterEOF.Load()); err != nil {
-				log.Debug("attach client refused", "error", err)
-			}
-			continue
-		case errors.Is(err, syscall.EAGAIN):
-			_ = s.watch.Arm() // fails only when the socket has been closed
-		case errors.Is(err, os.ErrClosed):
-		default:
-			// The client stays in the queue: it is served when there are descriptors again.
-			log.Warn("attach client not accepted", "error", err)
-			time.AfterFunc(acceptPause, func() { _ = s.watch.Arm() })
-		}
-		return
+	switch err := s.accept(); {
+	case errors.Is(err, syscall.EAGAIN):
+		_ = s.watch.Arm() // fails only when the socket has been closed
+	case errors.Is(err, os.ErrClosed):
+	default:
+		// The client stays in the queue: it is served when there are descriptors again.
+		s.container.log.Warn("attach client not accepted", "error", err)
+		time.AfterFunc(acceptPause, func() { _ = s.watch.Arm() })
 	}
 }
 
+// accept takes all clients that wait, and returns why it cannot take one more.
+func (s *attachSocket) accept() error {
+	for {
+		conn, err := s.listener.AcceptNonblock()
+		if err != nil {
+			return err
+		}
+		if err := s.container.hub.Add(conn, s.stopAfterEOF.Load()); err != nil {
+			s.container.log.Debug("attach client refused", "error", err)
+		}
+	}
+}
+
+// close accepts those who have connected before: they are told how it ends, instead of being reset.
 func (s *attachSocket) close() {
 	s.watch.Close()
+	_ = s.accept()
 	_ = s.listener.Close()
 }
 
