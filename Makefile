@@ -131,6 +131,7 @@ test-tools: bin/test/testreport # Programs and test binaries that run inside con
 	@[ ! -d test/integration ] || { \
 		CGO_ENABLED=0 $(GO) test -c -buildvcs=false -o bin/test/integration.test ./test/integration; \
 		CGO_ENABLED=1 $(GO) test -race -c -buildvcs=false -o bin/test/integration-race.test ./test/integration; }
+	@CGO_ENABLED=0 $(GO) test -c -buildvcs=false -o bin/test/journald.test ./journald
 	@cd test/compat && CGO_ENABLED=0 $(GO) test -c -buildvcs=false -o $(CURDIR)/bin/test/compat.test .
 
 .PHONY: bin/test/testreport

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containers/conmon-rs/pkg/client"
 	"go.podman.io/common/pkg/resize"
@@ -92,7 +93,12 @@ func TestWindowSize(t *testing.T) {
 		if err := os.WriteFile(p.path("rootfs/go"), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		p.awaitStatus("stopped")
+		// What was printed is in the log when the exit file is there.
+		for end := time.Now().Add(10 * time.Second); p.now("exit") != "0"; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("exit file has %q", p.now("exit"))
+			}
+		}
 		if got := p.read("log"); !strings.Contains(got, "stdout F 20 10\r") {
 			t.Errorf("log %q, want a size of 20 10", got)
 		}

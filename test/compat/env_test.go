@@ -15,8 +15,9 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// defaultMaxRSS is the built-in limit of the suite, in KiB of VmRSS.
-const defaultMaxRSS = 5600
+// defaultMaxRSS is the suite's limit for release builds, in KiB of VmRSS. That for static builds, 5500, is met by a pod that
+// has done little; `make bench` compares peaks with it.
+const defaultMaxRSS = 10240
 
 // managers are the names in CONMONRS_CGROUP_MANAGERS.
 var managers = map[string]client.CgroupManager{

@@ -15,14 +15,17 @@ const protected = "-1000"
 // configuration sets none would be unkillable. Since Go has no hook between fork and exec, the original value is put
 // back for the moment of each start. A nil OOMScore does nothing.
 type OOMScore struct {
-	file     *os.File
-	original string
+	file          *os.File
+	own, original string
 }
 
 // ProtectFromOOM protects this process. Without the privilege it returns an error that callers log and go on with; then
 // nothing has changed. The errors of package os say what was done to which file; more is not formatted, since this is
 // part of each start.
-func ProtectFromOOM() (*OOMScore, error) {
+func ProtectFromOOM() (*OOMScore, error) { return adjust(protected) }
+
+// adjust sets the adjustment of this process.
+func adjust(own string) (*OOMScore, error) {
 	b, err := os.ReadFile(scorePath)
 	if err != nil {
 		return nil, err
@@ -31,12 +34,12 @@ func ProtectFromOOM() (*OOMScore, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &OOMScore{file: f, original: strings.TrimSpace(string(b))}
+	s := &OOMScore{file: f, own: own, original: strings.TrimSpace(string(b))}
 	if s.original == protected {
 		// Inherited from an engine that protects itself. Containers must be killable all the same.
 		s.original = "0"
 	}
-	if _, err := f.WriteString(protected); err != nil {
+	if _, err := f.WriteString(own); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -49,7 +52,7 @@ func (s *OOMScore) lend() (restore func()) {
 		return func() {}
 	}
 	_, _ = s.file.WriteString(s.original) // raising it needs no privilege
-	return func() { _, _ = s.file.WriteString(protected) }
+	return func() { _, _ = s.file.WriteString(s.own) }
 }
 
 // Close gives up the descriptor; the adjustment stays.

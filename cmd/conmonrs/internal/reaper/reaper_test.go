@@ -272,17 +272,16 @@ func TestKillGroup(t *testing.T) {
 	eventually(t, "group is gone", func() bool { return len(children(t)) == 0 })
 }
 
+// Raising the adjustment and taking that back needs no privilege, unlike the value that the monitor sets.
 func TestChildrenDoNotInheritTheOOMScore(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	const own = "777"
 	before, err := os.ReadFile(scorePath)
 	if err != nil {
 		t.Fatal(err)
 	}
-	score, err := ProtectFromOOM()
+	score, err := adjust(own)
 	if err != nil {
-		t.Skipf("not permitted here: %v", err)
+		t.Fatal(err)
 	}
 	defer func() {
 		score.lend()
@@ -303,7 +302,7 @@ func TestChildrenDoNotInheritTheOOMScore(t *testing.T) {
 	if string(got) != string(before) {
 		t.Errorf("child has %q, want %q", got, before)
 	}
-	if mine, _ := os.ReadFile(scorePath); strings.TrimSpace(string(mine)) != protected {
+	if mine, _ := os.ReadFile(scorePath); strings.TrimSpace(string(mine)) != own {
 		t.Errorf("monitor has %q", mine)
 	}
 }
