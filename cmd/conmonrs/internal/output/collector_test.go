@@ -85,14 +85,15 @@ func chunks(b []byte, n int) func(func([]byte) bool) {
 	}
 }
 
-// Twenty execs want more than the budget, on both streams: all end, and never more than the budget and one exec's own
-// limit is in use.
+// Twenty execs want more than the budget, on both streams: all end, and never more than the budget, a share of each and
+// one exec's own limit is in use.
 func TestBudgetIsSharedWithoutDeadlock(t *testing.T) {
 	const limit = 4 * blockSize
-	const each = 3 * blockSize
+	const each = 8 * blockSize
+	const execs = 20
 	budget := NewBudget(limit)
 	var wg sync.WaitGroup
-	for range 20 {
+	for range execs {
 		wg.Go(func() {
 			account := budget.Open()
 			var streams sync.WaitGroup
@@ -104,7 +105,7 @@ func TestBudgetIsSharedWithoutDeadlock(t *testing.T) {
 						if err := collectors[i].WriteChunk(time.Time{}, make([]byte, 1000), nil); err != nil {
 							t.Error(err)
 						}
-						if used := budget.Used(); used > limit+2*each+2*blockSize {
+						if used := budget.Used(); used > limit+2*each+execs*share {
 							t.Errorf("%d bytes in use", used)
 						}
 					}
@@ -122,23 +123,73 @@ func TestBudgetIsSharedWithoutDeadlock(t *testing.T) {
 	}
 }
 
-func TestStopWakesAWaitingCollector(t *testing.T) {
-	budget := NewBudget(blockSize)
-	first, second, third := budget.Open(), budget.Open(), budget.Open()
-	for _, a := range []*Account{first, second} { // second exceeds the budget
-		if err := a.take(blockSize); err != nil {
+// exhausted returns a budget that is used up and has been exceeded.
+func exhausted(t *testing.T) (b *Budget, large, larger *Account) {
+	t.Helper()
+	b = NewBudget(2 * share)
+	large, larger = b.Open(), b.Open()
+	for _, a := range []*Account{large, larger} {
+		if err := a.take(2 * share); err != nil {
 			t.Fatal(err)
 		}
 	}
+	if b.excess != larger {
+		t.Fatal("the budget has not been exceeded")
+	}
+	return b, large, larger
+}
+
+func TestStopWakesAWaitingCollector(t *testing.T) {
+	budget, large, larger := exhausted(t)
+	waiting := budget.Open()
+	if err := waiting.take(share); err != nil {
+		t.Fatal(err)
+	}
 	failed := make(chan error)
-	go func() { failed <- NewCollector(third, blockSize).WriteChunk(time.Time{}, make([]byte, blockSize), nil) }()
-	third.Stop()
+	go func() {
+		failed <- NewCollector(waiting, blockSize).WriteChunk(time.Time{}, make([]byte, blockSize), nil)
+	}()
+	waiting.Stop()
 	if err := <-failed; !errors.Is(err, errStopped) {
 		t.Fatalf("got %v", err)
 	}
-	first.give(blockSize)
-	second.give(blockSize)
+	waiting.give(share)
+	large.give(2 * share)
+	larger.give(2 * share)
 	if budget.Used() != 0 {
 		t.Errorf("%d bytes in use", budget.Used())
+	}
+}
+
+// A block for each stream is there whatever the others use, and all that a command left when it ended.
+func TestShareAndEndDoNotWait(t *testing.T) {
+	budget, _, _ := exhausted(t)
+	small := budget.Open()
+	for range 2 {
+		c := NewCollector(small, Max)
+		for _, n := range []int{100, blockSize} {
+			if err := c.WriteChunk(time.Time{}, make([]byte, n), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	c := NewCollector(small, Max)
+	written := make(chan error)
+	go func() { written <- c.WriteChunk(time.Time{}, make([]byte, 10*blockSize), nil) }()
+	small.End()
+	if err := <-written; err != nil || c.Len() != 10*blockSize {
+		t.Errorf("%d bytes, %v", c.Len(), err)
+	}
+}
+
+// A command that has exceeded the budget and prints nothing any more, but does not end, keeps nobody from it.
+func TestExcessIsTakenBack(t *testing.T) {
+	budget, _, _ := exhausted(t)
+	a := budget.Open()
+	if err := a.take(3 * share); err != nil {
+		t.Fatal(err)
+	}
+	if budget.excess != a {
+		t.Error("somebody else may exceed the budget")
 	}
 }
