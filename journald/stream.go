@@ -3,6 +3,7 @@ package journald
 import (
 	"bytes"
 	"strconv"
+	"sync"
 	"time"
 	"unicode/utf8"
 )
@@ -24,6 +25,7 @@ type Stream struct {
 	index int
 	name  string
 
+	mu      sync.Mutex
 	pending []byte // beginning of a line
 	ordinal int    // of the last piece of this line that was sent; 0: none
 	partial []byte // CONTAINER_PARTIAL_ID of this line, if ordinal > 0
@@ -36,6 +38,8 @@ type Stream struct {
 // chunk, has been counted and given to the logger already. Steady use does not
 // allocate.
 func (s *Stream) WriteChunk(at time.Time, data, scratch []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var failure error
 	for len(data) > 0 {
 		rest, err := s.next(at, data, scratch)
@@ -47,8 +51,11 @@ func (s *Stream) WriteChunk(at time.Time, data, scratch []byte) error {
 	return failure
 }
 
-// End writes what was kept back: the stream has ended.
+// End writes what was kept back: the stream has ended, or its process has. It may be called while WriteChunk is at
+// work, and more chunks may follow.
 func (s *Stream) End() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if len(s.pending) == 0 {
 		return nil
 	}
