@@ -66,9 +66,11 @@ func serve(cfg *config.Config, in *daemon.Inherited) int {
 		return notServing(in, err)
 	}
 	if err := daemon.Detach(in.Foreground || cfg.LogDriver == config.DriverStdout); err != nil {
+		m.unlisten()
 		return notServing(in, err)
 	}
 	if err := in.Ready(); err != nil { // the starter has gone: so has whoever would use this monitor
+		m.unlisten()
 		log.Error("starter not told", "error", err)
 		return failure
 	}
@@ -206,6 +208,11 @@ func (m *monitor) shutdown(graceful bool, hurry, ended chan struct{}) {
 	if left := m.pod.Kill(); left > 0 {
 		m.log.Error("containers left behind", "count", left)
 	}
+	m.unlisten()
+}
+
+// unlisten ends the server and removes its socket.
+func (m *monitor) unlisten() {
 	ctx, cancel := context.WithTimeout(context.Background(), serverGrace)
 	defer cancel()
 	if err := m.server.Shutdown(ctx); err != nil {

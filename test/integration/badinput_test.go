@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/conmonrs/conmonrs/rpc/client"
 	"github.com/conmonrs/conmonrs/rpc/conmon"
 	"github.com/conmonrs/conmonrs/test/bundle"
@@ -93,6 +95,7 @@ func TestBadConfigurations(t *testing.T) {
 			"no JSON":         func(path string) error { return os.WriteFile(path, []byte("{"), 0o644) },
 			"of another kind": func(path string) error { return os.WriteFile(path, []byte(`{"ociVersion": 3}`), 0o644) },
 			"directory":       func(path string) error { return os.Mkdir(path, 0o755) },
+			"FIFO":            func(path string) error { return unix.Mkfifo(path, 0o600) },
 			"dangling link":   func(path string) error { return os.Symlink("/no/such/file", path) },
 		} {
 			req := p.request("c", bundle.Options{Args: []string{"true"}})

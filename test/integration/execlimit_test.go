@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -161,5 +162,70 @@ func TestExecPaused(t *testing.T) {
 		p.mustCommand("resume", "c")
 		p.wantExec("c", 0, "true")
 		eventually(t, exitLimit, "no process of the exec is left", func() bool { return len(p.containerProcesses("c")) == 1 })
+	})
+}
+
+// Execs that print without end and use up the budget of the pod keep nobody from a short answer, nor from a time-out.
+func TestExecBesideLoudExecs(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, v variant) {
+		p := newPod(t, v, podOptions{args: []string{"--exec-output-budget=65536"}})
+		p.run("c", "sleep", "1000")
+		var loud sync.WaitGroup
+		for range 3 {
+			loud.Go(func() {
+				if _, err := p.client.ExecSync(p.ctx(), p.execRequest("c", 0, "yes")); err != nil {
+					t.Errorf("loud exec: %v", err)
+				}
+			})
+		}
+		eventually(t, exitLimit, "the budget is used up", func() bool { return p.sleeping("c", "yes") >= 2 })
+		begin := time.Now()
+		for range 3 {
+			r := p.exec("c", 0, "echo", "hello")
+			if r.ExitCode != 0 || strings.TrimSpace(string(r.Stdout)) != "hello" {
+				t.Errorf("short exec: %+v", r)
+			}
+		}
+		r := p.exec("c", time.Second, "sh", "-c", "yes >&2")
+		if !r.TimedOut || len(r.Stderr) == 0 {
+			t.Errorf("exec that is cut off: code %d, %d bytes", r.ExitCode, len(r.Stderr))
+		}
+		if d := time.Since(begin); d > 8*time.Second {
+			t.Errorf("all took %v", d)
+		}
+		p.mustCommand("kill", "c", "KILL")
+		p.wantExit("c", 137)
+		loud.Wait()
+	})
+}
+
+// sleeping returns how many processes of that name wait for something, such as somebody to read their output.
+func (p *pod) sleeping(id, name string) (n int) {
+	for _, proc := range p.containerProcesses(id) {
+		if proc.name == name && proc.state == "S" {
+			n++
+		}
+	}
+	return n
+}
+
+// A runtime that fails, or is cut off, after it has started the process leaves nothing behind.
+func TestExecOfFailingRuntime(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, v variant) {
+		script := "#!/bin/sh\ncase \" $* \" in *' exec '*) %[1]s \"$@\"; %[2]s;; *) exec %[1]s \"$@\";; esac\n"
+		for name, after := range map[string]string{"fails": "exit 1", "hangs": "sleep 1003"} {
+			path := writeScript(t, filepath.Base(v.runtime), fmt.Sprintf(script, v.runtime, after))
+			p := newPod(t, v, podOptions{runtime: path})
+			p.run("c", "sleep", "1000")
+			r := p.exec("c", 3*time.Second, "sleep", "1001")
+			if r.ExitCode >= 0 {
+				t.Errorf("%s: %+v", name, r)
+			}
+			eventually(t, exitLimit, name+": no process of the exec is left", func() bool {
+				return len(p.containerProcesses("c")) == 1
+			})
+			p.mustCommand("kill", "c", "KILL")
+			p.wantExit("c", 137)
+		}
 	})
 }

@@ -18,12 +18,6 @@ func TestDescriptorExhaustion(t *testing.T) {
 		p := newPod(t, v, podOptions{conditions: conditions{NoFile: [2]uint64{64, 64}}})
 		pid := p.run("c", "sleep", "1000")
 		conns := p.exhaust()
-		if err := unix.Kill(pid, unix.SIGTERM); err != nil { // ignored: pid 1 has no handler
-			t.Fatal(err)
-		}
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
 		_, err := p.client.CreateContainer(p.ctx(), p.request("late", bundle.Options{Args: []string{"true"}}))
 		if err == nil || !strings.Contains(err.Error(), "too many open files") {
 			t.Errorf("create: %v", err)
@@ -31,6 +25,10 @@ func TestDescriptorExhaustion(t *testing.T) {
 		r := p.exec("late", 5*time.Second, "true")
 		if r.ExitCode >= 0 || !strings.Contains(string(r.Stderr), "too many open files") {
 			t.Errorf("exec: %+v", r)
+		}
+		// The end of the container frees some descriptors, and waiting connections take them.
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+			t.Fatal(err)
 		}
 		for _, conn := range conns {
 			conn.Close()

@@ -103,6 +103,25 @@ func TestIDs(t *testing.T) {
 	})
 }
 
+// An id can be used again as soon as the process is seen to have gone, whether or not the exit has been published.
+func TestIDIsFreeAfterTheEnd(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, v variant) {
+		p := newPod(t, v, podOptions{})
+		req := p.request("c", bundle.Options{Args: []string{"sleep", "1000"}})
+		for range scaled(10) {
+			pid := p.runRequest(req)
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, exitLimit, "process is gone", func() bool { return !alivePID(pid) })
+			p.mustCommand("delete", "--force", "c")
+		}
+		p.runRequest(req)
+		p.mustCommand("kill", "c", "KILL")
+		p.wantExit("c", 137)
+	})
+}
+
 // R051: what a failed create began is taken back, and the id is free.
 func TestFailedCreates(t *testing.T) {
 	eachIO(t, func(t *testing.T, v variant) {

@@ -118,3 +118,22 @@ func messageBytes(t *testing.T, field any) string {
 	t.Fatalf("message of type %T", field)
 	return ""
 }
+
+// The last line of a container has no end, and a process that it left goes on to hold the stream: the line is in the
+// journal when the exit is published, not when that process ends.
+func TestLogJournaldUnfinishedLine(t *testing.T) {
+	needJournal(t)
+	eachRuntime(t, func(t *testing.T, v variant) {
+		p := newPod(t, v, podOptions{})
+		id := p.name + "-journal-rest"
+		o := bundle.Options{SharePID: true, Args: []string{"sh", "-c", "sleep 1000 & printf 'the rest'; exit 6"}}
+		req := p.request(id, o)
+		req.LogDrivers = []conmon.LogDriver{{Type: conmon.LogDriverJournald}}
+		p.runRequest(req)
+		p.wantExit(id, 6)
+		if got := journal(t, "-o", "cat", "--no-pager", "CONTAINER_ID_FULL="+id); got != "the rest\n" {
+			t.Errorf("the journal has %q", got)
+		}
+		p.killRest(id)
+	})
+}

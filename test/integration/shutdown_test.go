@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -118,6 +119,24 @@ func TestHurriedStop(t *testing.T) {
 			p.wantExit("c", 137)
 		})
 	}
+}
+
+// The stop signal is read from the bundle. One that does not open, or is no file any more, holds up nothing.
+func TestStopWithoutBundle(t *testing.T) {
+	p := newPod(t, anyVariant(), podOptions{args: []string{"--stop-timeout=30"}})
+	req := p.request("c", bundle.Options{Args: []string{"sh", "-c", "trap 'exit 7' TERM; echo ready; while :; do usleep 10000; done"}})
+	p.runRequest(req)
+	p.waitOutput("c", "ready")
+	config := filepath.Join(req.BundlePath, "config.json")
+	if err := os.Remove(config); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(config, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.signal(unix.SIGTERM)
+	p.waitGone(10 * time.Second)
+	p.wantExit("c", 7)
 }
 
 // A create and an exec that are under way are given up: nothing is left unwatched.

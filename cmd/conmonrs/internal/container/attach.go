@@ -27,6 +27,8 @@ type attachSocket struct {
 	file      os.FileInfo // of the socket when it was bound
 	// stopAfterEOF is what the last request for this socket asked for: a client connects right after its request.
 	stopAfterEOF atomic.Bool
+	// starved: clients wait because none could be accepted, which has been reported. Only ready uses it.
+	starved bool
 }
 
 // Attach makes sure that clients can connect at path. A socket that a client has removed is bound anew.
@@ -92,11 +94,15 @@ func (s *attachSocket) watchListener() (*waiter.Watch, error) {
 func (s *attachSocket) ready() {
 	switch err := s.accept(); {
 	case errors.Is(err, syscall.EAGAIN):
+		s.starved = false
 		_ = s.watch.Arm() // fails only when the socket has been closed
 	case errors.Is(err, os.ErrClosed):
 	default:
 		// The client stays in the queue: it is served when there are descriptors again.
-		s.container.log.Warn("attach client not accepted", "error", err)
+		if !s.starved {
+			s.starved = true
+			go s.container.log.Warn("attach clients not accepted", "error", err) // may wait for whoever reads the log
+		}
 		time.AfterFunc(acceptPause, func() { _ = s.watch.Arm() })
 	}
 }

@@ -70,20 +70,28 @@ func New(h *Host, req *conmon.CreateContainerRequest, gone func()) *Container {
 func (c *Container) Create(ctx context.Context, files Files) error {
 	var u undo
 	c.leaked = files.Leaked
+	created := false
+	defer func() { // also when a mistake in this program ends it early: the id must not stay taken
+		if !created {
+			u.run()
+			closeAll(c.leaked)
+			c.move(CreateFailed)
+			c.gone()
+			close(c.settled)
+		}
+	}()
 	process, err := c.create(ctx, files, &u)
 	if err != nil {
-		u.run()
-		closeAll(c.leaked)
-		c.move(CreateFailed)
-		c.gone()
-		close(c.settled)
 		return err
 	}
-	c.process = process
-	c.group = proctree.CgroupOf(process.Pid, c.req.ID)
+	created = true
+	group := proctree.CgroupOf(process.Pid, c.req.ID)
+	c.mu.Lock()
+	c.process, c.group = process, group
+	c.mu.Unlock()
 	c.move(Created)
+	process.OnExit(c.exited) // before anything that could be held up
 	c.log.Info("container created", "pid", process.Pid)
-	process.OnExit(c.exited)
 	return nil
 }
 
@@ -126,6 +134,9 @@ func (c *Container) create(ctx context.Context, files Files, u *undo) (process *
 	process, left, err := c.host.launch(ctx, l)
 	if err != nil {
 		err = message.explain(err)
+		if p := left.process; p != nil { // the runtime may not know it, or could not end it
+			_ = p.Signal(syscall.SIGKILL)
+		}
 		if left.ran || left.killed {
 			c.deleteRemains()
 		}
@@ -296,6 +307,13 @@ func (c *Container) State() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state
+}
+
+// Ended tells whether the container's process has ended, also if nobody has been told yet.
+func (c *Container) Ended() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state > Running || c.process != nil && ended(c.process)
 }
 
 // ID returns the container's id.

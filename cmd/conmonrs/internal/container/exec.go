@@ -24,7 +24,7 @@ import (
 const (
 	// outputGrace is how long the end of output is waited for after the exit, when a background process holds it open.
 	outputGrace = 200 * time.Millisecond
-	// outputDrain bounds the delivery of what was written before the exit; only the budget of the pod can delay it.
+	// outputDrain bounds the delivery of what was written before the exit; only a lack of buffers can delay it.
 	outputDrain = 10 * time.Second
 	// killGrace is how long a killed process may take to be reaped before the exec is answered all the same.
 	killGrace = time.Second
@@ -79,12 +79,15 @@ func (e *Exec) Run() *Result {
 		// What the runtime itself printed: all output of the command came from the terminal.
 		e.err.Release()
 	}
-	for name, c := range map[string]*output.Collector{stdout: e.out, stderr: e.err} {
-		if c.Truncated() {
-			e.host.Log.Warn("exec output cut", "container", e.req.ID, "stream", name, "limit", output.Max)
-		}
-	}
+	e.reportCut(stdout, e.out)
+	e.reportCut(stderr, e.err)
 	return r
+}
+
+func (e *Exec) reportCut(stream string, c *output.Collector) {
+	if c.Truncated() {
+		e.host.Log.Warn("exec output cut", "container", e.req.ID, "stream", stream, "limit", output.Max)
+	}
 }
 
 // Kill ends the exec before its time: its container has ended, or the monitor leaves.
@@ -176,10 +179,13 @@ func always() bool { return true }
 
 // finishOutput waits for the output of a command that has ended.
 func (e *Exec) finishOutput() {
+	e.account.End()
 	ctx, cancel := context.WithTimeout(context.Background(), outputDrain)
 	defer cancel()
 	for _, s := range e.streams {
-		_ = s.Drain(ctx)
+		if err := s.Drain(ctx); err != nil {
+			e.host.Log.Error("exec answered before all its output was read", "container", e.req.ID, "error", err)
+		}
 	}
 	closed := make(chan struct{})
 	go func() { e.streamsOpen.Wait(); close(closed) }() // ends with closeStreams at the latest
@@ -204,7 +210,9 @@ func (e *Exec) timedOut() bool { return errors.Is(e.ctx.Err(), context.DeadlineE
 
 // notStarted is the result of an exec whose process was not started, or not in time.
 func (e *Exec) notStarted(err error, left remains) *Result {
-	if left.killed || left.ran {
+	if p := left.process; p != nil {
+		e.kill(p)
+	} else if left.killed || left.ran {
 		// What the runtime had begun, in the container or on its way there. The runtime itself has been reaped.
 		proctree.Kill(proctree.Target{Marker: e.marker})
 	}
@@ -234,13 +242,7 @@ func (e *Exec) message() string {
 // cutShort ends all that the exec started: its time is over, or its container or the monitor ends. The container is
 // not touched.
 func (e *Exec) cutShort(p *reaper.Process) *Result {
-	proctree.Kill(proctree.Target{Root: p.Pid, Marker: e.marker, Within: proctree.GroupOf(p.Pid)})
-	timer := time.NewTimer(killGrace)
-	defer timer.Stop()
-	select {
-	case <-p.Done():
-	case <-timer.C: // in uninterruptible sleep
-	}
+	e.kill(p)
 	e.finishOutput()
 	switch {
 	case e.timedOut():
@@ -249,6 +251,17 @@ func (e *Exec) cutShort(p *reaper.Process) *Result {
 		return e.result(int32(p.Status().Code), false)
 	default:
 		return e.result(conmon.ExitCodeUnknown, false)
+	}
+}
+
+// kill ends all that belongs to the process, and waits for its end for a moment.
+func (e *Exec) kill(p *reaper.Process) {
+	proctree.Kill(proctree.Target{Root: p.Pid, Marker: e.marker, Within: proctree.GroupOf(p.Pid)})
+	timer := time.NewTimer(killGrace)
+	defer timer.Stop()
+	select {
+	case <-p.Done():
+	case <-timer.C: // in uninterruptible sleep
 	}
 }
 

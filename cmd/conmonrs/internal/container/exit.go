@@ -3,7 +3,9 @@ package container
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -15,6 +17,9 @@ import (
 // drainLimit bounds how long the exit waits for output that was written before it: a log on a stuck disk must not hold
 // back the exit code. Reading goes on afterwards.
 const drainLimit = time.Second
+
+// cleanupLimit bounds the wait for a cleanup command that cannot be opened: the id must become free.
+const cleanupLimit = 5 * time.Second
 
 // exited runs when the container's first process has been reaped. The order of the steps is the contract.
 func (c *Container) exited() {
@@ -63,8 +68,28 @@ func (c *Container) drain() {
 	if c.err != nil {
 		err = errors.Join(err, c.err.Drain(ctx))
 	}
+	if err == nil {
+		err = c.endLines(ctx)
+	}
 	if err != nil {
 		c.log.Warn("exit published before all output was logged", "error", err)
+	}
+}
+
+// endLines logs lines that the container left unfinished. Their streams may go on: processes that it left may hold the
+// pipes, for longer than this monitor lives.
+func (c *Container) endLines(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.logs.end(stdout)
+		c.logs.end(stderr)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("log the last line: %w", ctx.Err())
 	}
 }
 
@@ -92,12 +117,14 @@ func (c *Container) startCleanup() {
 	if len(c.req.CleanupCommand) == 0 {
 		return
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupLimit)
+	defer cancel()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err == nil {
 		defer null.Close()
 		var path string
 		if path, err = lookPath(c.req.CleanupCommand[0], c.host.Environ); err == nil {
-			_, err = c.host.Reaper.Start(reaper.Command{
+			_, err = c.host.Reaper.Start(ctx, reaper.Command{
 				Path: path, Args: c.req.CleanupCommand, Env: oci.Environ(c.host.Environ, nil),
 				Files: []*os.File{null, null, null}, OwnGroup: true,
 			})
@@ -119,7 +146,7 @@ func lookPath(name string, environ []string) (string, error) {
 			continue
 		}
 		for _, dir := range strings.Split(list, ":") {
-			path := dir + "/" + name
+			path := filepath.Join(dir, name) // of an empty element, which is the working directory, not an absolute one
 			if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 				return path, nil
 			}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/oci"
@@ -70,7 +71,7 @@ type launch struct {
 	env     []string
 	files   []*os.File // from descriptor 0 on
 	pidFile string
-	// started is called when the runtime has been started, to close the ends of pipes that are its own now.
+	// started is called when the runtime has been started, or will not be, to close the ends of pipes that are its own.
 	started func()
 	// console, if not nil, is the socket on which the runtime hands over a terminal, to onTerminal.
 	console    *console.Socket
@@ -83,6 +84,8 @@ type launch struct {
 type remains struct {
 	ran    bool // the runtime ended well: its container or process is there
 	killed bool // it was killed: what is there is not known
+	// process is what the runtime had started before it failed or was killed, nil if nothing is known of it.
+	process *reaper.Process
 }
 
 // launch runs the runtime and returns the process that it left, already registered. An error is a
@@ -91,6 +94,8 @@ func (h *Host) launch(ctx context.Context, l launch) (process *reaper.Process, l
 	ctx, cancel := context.WithTimeoutCause(ctx, h.RuntimeTimeout,
 		fmt.Errorf("runtime did not end within %v: %w", h.RuntimeTimeout, context.DeadlineExceeded))
 	defer cancel()
+	started := sync.OnceFunc(l.started)
+	defer started()
 	give, err := l.slots.take(ctx)
 	if err != nil {
 		return nil, remains{}, err
@@ -101,16 +106,17 @@ func (h *Host) launch(ctx context.Context, l launch) (process *reaper.Process, l
 	}
 	release := h.Reaper.Hold()
 	defer release()
-	runtime, err := h.Reaper.Start(reaper.Command{
+	runtime, err := h.Reaper.Start(ctx, reaper.Command{
 		Path: h.Runtime.Path, Args: l.args, Env: l.env, Files: l.files, OwnGroup: true,
 	})
-	l.started()
+	started()
 	if err != nil {
 		return nil, remains{}, fmt.Errorf("spawn child process: %w", err)
 	}
 	terminal := receive(ctx, l.console)
 	if err := waitRuntime(ctx, runtime); err != nil {
 		left.killed = true
+		left.process = h.leftBehind(l.pidFile)
 		terminal.discard()
 		return nil, left, err
 	}
@@ -120,10 +126,12 @@ func (h *Host) launch(ctx context.Context, l launch) (process *reaper.Process, l
 		} else {
 			terminal.discard()
 		}
+		left.process = h.leftBehind(l.pidFile)
 		return nil, left, runtimeError(status, "")
 	}
 	left.ran = true
 	if err := terminal.hand(terminalGrace, l.onTerminal); err != nil {
+		left.process = h.leftBehind(l.pidFile)
 		return nil, left, err
 	}
 	pid, err := oci.ReadPidFile(l.pidFile)
@@ -132,6 +140,21 @@ func (h *Host) launch(ctx context.Context, l launch) (process *reaper.Process, l
 	}
 	process, err = h.Reaper.Adopt(pid)
 	return process, left, err
+}
+
+// leftBehind returns the process that a runtime had written to its pid file when it failed, if it is a child now. It is
+// to be killed: nobody asks for it any more.
+func (h *Host) leftBehind(pidFile string) *reaper.Process {
+	pid, err := oci.ReadPidFile(pidFile)
+	if err != nil {
+		return nil
+	}
+	p, err := h.Reaper.Adopt(pid)
+	if err != nil {
+		h.Log.Debug("process of a failed runtime not found", "error", err)
+		return nil
+	}
+	return p
 }
 
 // waitRuntime waits for the runtime to end. When ctx ends first, the runtime is killed, with what it started.

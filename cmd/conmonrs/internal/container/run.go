@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"syscall"
 
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/oci"
@@ -27,7 +25,7 @@ func (h *Host) run(ctx context.Context, args []string) (string, error) {
 	defer outStream.Close()
 	errStream := h.watchStream(pipes.TakeStderr(), pump.Options{Sinks: []pump.Sink{message}}, nil)
 	defer errStream.Close()
-	p, err := h.Reaper.Start(reaper.Command{
+	p, err := h.Reaper.Start(ctx, reaper.Command{
 		Path: h.Runtime.Path, Args: args, Env: oci.Environ(h.Environ, nil), Files: ends[:], OwnGroup: true,
 	})
 	_ = pipes.CloseChild()
@@ -53,7 +51,7 @@ const maxConfig = 16 << 20
 
 // stopSignal returns the signal that asks the container to end.
 func (c *Container) stopSignal() syscall.Signal {
-	f, err := os.Open(filepath.Join(c.req.BundlePath, "config.json"))
+	f, err := oci.OpenConfig(c.req.BundlePath)
 	if err != nil {
 		return syscall.SIGTERM
 	}

@@ -4,6 +4,7 @@ package oci
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -156,6 +157,27 @@ func hasKey(env []string, key string) bool {
 	}
 	return false
 }
+
+// OpenConfig opens the configuration of a bundle for reading. It does not wait where a FIFO is in its place, or somebody
+// holds a lease on it; what is not a regular file is an error.
+func OpenConfig(bundle string) (*os.File, error) {
+	path := filepath.Join(bundle, "config.json")
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &os.PathError{Op: "open", Path: path, Err: errNotRegular}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+var errNotRegular = errors.New("is not a regular file")
 
 // ReadPidFile returns the pid that a runtime has written. Blanks around the number are allowed.
 func ReadPidFile(path string) (int, error) {

@@ -78,13 +78,14 @@ func (p *Pod) CreateContainer(
 }
 
 // reserve takes the id. It is free again when the container has ended or could not be created. An engine that has seen
-// the exit file may use the id at once, a moment before the exit has been dealt with: that moment is waited for.
+// the exit file, or that the process has gone, may use the id at once, a moment before the exit has been dealt with:
+// that moment is waited for.
 func (p *Pod) reserve(req *conmon.CreateContainerRequest) (*container.Container, error) {
 	timer := time.NewTimer(reuseLimit)
 	defer timer.Stop()
 	for {
 		c, old, err := p.tryReserve(req)
-		if err == nil || old == nil || old.State() != container.Exiting {
+		if err == nil || old == nil || !old.Ended() {
 			return c, err
 		}
 		select {

@@ -2,7 +2,6 @@ package pod
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/container"
@@ -15,11 +14,9 @@ func (p *Pod) Stop(grace time.Duration, hurry <-chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	containers := p.list()
-	var asked sync.WaitGroup
 	for _, c := range containers {
-		asked.Go(func() { c.Stop(ctx) })
+		go c.Stop(ctx) // not waited for: its bundle may be on a file system that does not answer
 	}
-	defer asked.Wait()
 	for _, c := range containers {
 		select {
 		case <-c.Settled():

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/oci"
 	"github.com/conmonrs/conmonrs/rpc/conmon"
 )
 
@@ -103,7 +104,7 @@ func checkBundle(path string) error {
 	}
 	if err == nil {
 		var f *os.File
-		if f, err = os.Open(filepath.Join(path, "config.json")); err == nil {
+		if f, err = oci.OpenConfig(path); err == nil {
 			f.Close()
 		}
 	}

@@ -7,11 +7,13 @@
 package reaper
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -53,11 +55,18 @@ type Process struct {
 
 	reaper *Reaper
 	watch  *waiter.Watch
-	pidfd  int // guarded by reaper.mu; -1 once reaped
+	pidfd  int           // guarded by reaper.mu; -1 once reaped
+	pause  time.Duration // guarded by reaper.mu; until the next look at a process that cannot be reaped yet
 	status Status
 	done   chan struct{}
 	onExit func()
 }
+
+// Pauses between looks at a process that has ended for its pidfd and not yet for its parent.
+const (
+	firstLook = time.Millisecond
+	lastLook  = time.Second
+)
 
 // Command describes a process to start.
 type Command struct {
@@ -79,8 +88,12 @@ func New(set *waiter.Set, score *OOMScore) *Reaper {
 	}
 }
 
-// Start starts a process. Errors carry the errno of clone(2) or execve(2).
-func (r *Reaper) Start(c Command) (*Process, error) {
+// Start starts a process. It waits, until ctx ends, for an executable that cannot be opened at once. Errors carry the
+// errno of clone(2) or execve(2).
+func (r *Reaper) Start(ctx context.Context, c Command) (*Process, error) {
+	if err := readable(ctx, c.Path); err != nil {
+		return nil, err
+	}
 	fds := make([]uintptr, len(c.Files))
 	for i, f := range c.Files {
 		fds[i] = f.Fd()
@@ -98,6 +111,33 @@ func (r *Reaper) Start(c Command) (*Process, error) {
 		return nil, fmt.Errorf("run %q: %w", c.Path, err)
 	}
 	return r.registerLocked(pid, pidfd)
+}
+
+// readable waits until the executable answers. Between clone(2), which is a vfork, and the end of execve(2) nothing else
+// in this process runs: if the executable's file system hangs, if somebody holds a lease on it, or a security agent
+// thinks about each open, then that time is better spent here.
+func readable(ctx context.Context, path string) error {
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+			return // what is wrong with it execve says; a FIFO would not open
+		}
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+		if err != nil {
+			return
+		}
+		var magic [1]byte
+		_, _ = unix.Pread(fd, magic[:], 0)
+		unix.Close(fd)
+	}()
+	select {
+	case <-answered:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("run %q: executable does not open: %w", path, context.Cause(ctx))
+	}
 }
 
 // ErrNotChild means that a process has another parent than the monitor: nobody could learn how it ends, and it may be a
@@ -157,7 +197,9 @@ func (p *Process) exited() {
 	r.mu.Lock()
 	status, ended := wait(p.Pid)
 	if !ended {
-		_ = p.watch.Arm()
+		// A process that another one traces is waited for by its tracer first, see ptrace(2). Its pidfd stays readable.
+		p.pause = min(max(2*p.pause, firstLook), lastLook)
+		time.AfterFunc(p.pause, func() { _ = p.watch.Arm() })
 		r.mu.Unlock()
 		return
 	}
@@ -259,8 +301,12 @@ func (r *Reaper) Sweep() {
 	defer r.mu.Unlock()
 	for {
 		pid := peek()
-		if pid <= 0 || r.known[pid] != nil {
-			return // a known one is reaped by its own watch, which sweeps again
+		if p := r.known[pid]; p != nil {
+			_ = p.watch.Arm() // it is reaped by its own watch, which sweeps again; perhaps it is in a pause
+			return
+		}
+		if pid <= 0 {
+			return
 		}
 		if r.heldLocked(pid) {
 			return

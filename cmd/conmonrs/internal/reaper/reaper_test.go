@@ -1,11 +1,16 @@
 package reaper
 
 import (
+	"bufio"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +24,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if pid := os.Getenv(tracerEnv); pid != "" {
+		trace(pid)
+	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		panic(err)
 	}
@@ -114,7 +122,7 @@ func TestStatus(t *testing.T) {
 		{"kill -KILL $$", 137, syscall.SIGKILL}, {"kill -TERM $$", 143, syscall.SIGTERM},
 		{"ulimit -c 0; kill -SEGV $$", 139, syscall.SIGSEGV}, {"kill -64 $$", 192, 64},
 	} {
-		p, err := r.Start(shell(c.script))
+		p, err := r.Start(t.Context(), shell(c.script))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +137,7 @@ func TestStatus(t *testing.T) {
 
 func TestStartError(t *testing.T) {
 	r := newReaper(t)
-	_, err := r.Start(Command{Path: "/nonexistent/runtime", Args: []string{"x"}})
+	_, err := r.Start(t.Context(), Command{Path: "/nonexistent/runtime", Args: []string{"x"}})
 	if !errors.Is(err, syscall.ENOENT) {
 		t.Fatalf("got %v", err)
 	}
@@ -137,7 +145,7 @@ func TestStartError(t *testing.T) {
 
 func TestOnExitBeforeAndAfterTheEnd(t *testing.T) {
 	r := newReaper(t)
-	p, err := r.Start(shell("read x <&0; exit 3"))
+	p, err := r.Start(t.Context(), shell("read x <&0; exit 3"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +163,7 @@ func TestOnExitBeforeAndAfterTheEnd(t *testing.T) {
 func leave(t testing.TB, r *Reaper, script string) int {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "pid")
-	p, err := r.Start(shell(fmt.Sprintf(`parent=$$; (while kill -0 $parent 2>/dev/null; do :; done; %s) & echo $! >%s`, script, path)))
+	p, err := r.Start(t.Context(), shell(fmt.Sprintf(`parent=$$; (while kill -0 $parent 2>/dev/null; do :; done; %s) & echo $! >%s`, script, path)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +269,7 @@ func TestKillGroup(t *testing.T) {
 	r := newReaper(t)
 	c := shell("sleep 1000 & wait")
 	c.OwnGroup = true
-	p, err := r.Start(c)
+	p, err := r.Start(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +298,7 @@ func TestChildrenDoNotInheritTheOOMScore(t *testing.T) {
 	r := newReaper(t)
 	r.score = score
 	out := filepath.Join(t.TempDir(), "score")
-	p, err := r.Start(shell("cat /proc/self/oom_score_adj >" + out))
+	p, err := r.Start(t.Context(), shell("cat /proc/self/oom_score_adj >"+out))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -304,5 +312,142 @@ func TestChildrenDoNotInheritTheOOMScore(t *testing.T) {
 	}
 	if mine, _ := os.ReadFile(scorePath); strings.TrimSpace(string(mine)) != own {
 		t.Errorf("monitor has %q", mine)
+	}
+}
+
+// A process that another one traces has ended for whoever looks at its pidfd, but only its tracer can wait for it.
+func TestTracedProcessIsReapedAfterItsTracer(t *testing.T) {
+	r := newReaper(t)
+	p, err := r.Start(t.Context(), shell("kill -STOP $$; exit 5"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tracer := startTracer(t, p.Pid)
+	if err := p.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end is seen", func() bool { return looks(p) > 0 })
+	time.Sleep(200 * time.Millisecond) // not to wait for something: to count how often it looks meanwhile
+	if n := looks(p); n > lastLook {
+		t.Errorf("pause %v", n)
+	}
+	var before, after unix.Rusage
+	begin := time.Now()
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &before)
+	time.Sleep(500 * time.Millisecond)
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &after)
+	used := time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
+	if used > time.Since(begin)/2 {
+		t.Errorf("%v of processor time in %v", used, time.Since(begin))
+	}
+	tracer()
+	if s := waitDone(t, p); s.Signal != syscall.SIGKILL || !s.Known {
+		t.Errorf("%+v", s)
+	}
+}
+
+func looks(p *Process) time.Duration {
+	p.reaper.mu.Lock()
+	defer p.reaper.mu.Unlock()
+	return p.pause
+}
+
+const tracerEnv = "CONMONRS_TEST_TRACE"
+
+// startTracer has another process attach to pid. It lets go when end is called.
+func startTracer(t *testing.T, pid int) (end func()) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), tracerEnv+"="+strconv.Itoa(pid))
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != "attached\n" {
+		t.Skipf("no process can be traced here: %q, %v", line, err)
+	}
+	return func() { stdin.Close() } // the reaper of the test takes its status
+}
+
+// trace is the life of the tracer: it never waits for the process that it traces.
+func trace(text string) {
+	runtime.LockOSThread()
+	pid, err := strconv.Atoi(text)
+	if err == nil {
+		err = unix.PtraceSeize(pid)
+	}
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("attached")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	os.Exit(0)
+}
+
+// A write lease on the executable delays execve(2) as a slow file system does. Nothing else may stand still meanwhile.
+func TestExecutableThatDoesNotOpen(t *testing.T) {
+	r := newReaper(t)
+	path := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\nexit 4\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	lease, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Close()
+	breaking := make(chan os.Signal, 1)
+	signal.Notify(breaking, syscall.SIGIO)
+	defer signal.Stop(breaking)
+	if _, err := unix.FcntlInt(lease.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skipf("no leases here: %v", err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	c := Command{Path: path, Args: []string{"script"}}
+	result := make(chan error, 1)
+	go func() {
+		_, err := r.Start(ctx, c)
+		result <- err
+	}()
+	<-breaking
+	other, err := r.Start(t.Context(), shell("exit 6"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := waitDone(t, other); s.Code != 6 {
+		t.Errorf("the other process: %+v", s)
+	}
+	late := errors.New("too late")
+	cancel(late)
+	if err := <-result; !errors.Is(err, late) || !strings.Contains(err.Error(), path) {
+		t.Errorf("got %v", err)
+	}
+	lease.Close()
+	p, err := r.Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := waitDone(t, p); s.Code != 4 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestExecutableThatIsNoFile(t *testing.T) {
+	r := newReaper(t)
+	path := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Start(t.Context(), Command{Path: path, Args: []string{"x"}}); !errors.Is(err, unix.EACCES) {
+		t.Errorf("got %v", err)
 	}
 }
