@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -119,12 +120,18 @@ func (p *pod) wantExec(id string, code int32, command ...string) string {
 	return strings.ReplaceAll(string(r.Stdout), "\r\n", "\n")
 }
 
-// output returns what the container's CRI log has of both streams, without carriage returns.
+// output returns what the container's CRI log has of both streams, without carriage returns. Files of former logs are
+// those that rotate made.
 func (p *pod) output(id string) string {
 	p.t.Helper()
-	b, err := os.ReadFile(p.path("logs", id))
-	if err != nil {
-		p.t.Fatal(err)
+	files, _ := filepath.Glob(p.path("logs", id+".old.*")) // in the order of their names
+	var b []byte
+	for _, file := range append(files, p.path("logs", id)) {
+		more, err := os.ReadFile(file)
+		if err != nil && len(files) == 0 {
+			p.t.Fatal(err)
+		}
+		b = append(b, more...)
 	}
 	var out bytes.Buffer
 	for line := range bytes.Lines(b) {
