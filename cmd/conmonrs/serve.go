@@ -117,7 +117,7 @@ func newMonitor(cfg *config.Config, log *slog.Logger) (*monitor, error) {
 		Reaper:  m.reaper, Waiter: set, Pool: pump.NewPool(poolSize),
 		Budget: output.NewBudget(cfg.ExecOutputBudget), Log: log,
 		RuntimeDir: cfg.RuntimeDir, ConsoleDir: consoleDir(), Environ: os.Environ(),
-		RuntimeTimeout: cfg.RuntimeTimeout, JournalSocket: journald.DefaultSocket,
+		RuntimeTimeout: cfg.RuntimeTimeout, ContainerTimeout: cfg.ContainerTimeout, JournalSocket: journald.DefaultSocket,
 		Creates: make(container.Slots, startSlots), Execs: make(container.Slots, startSlots),
 	})
 	m.server = server.New(server.Options{Service: m.pod, Logger: log})

@@ -191,3 +191,24 @@ func TestExitDuringTrouble(t *testing.T) {
 		})
 	}
 }
+
+// A container that runs for too long is killed, with all that it started. One that ends before is not touched.
+func TestContainerTimeout(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, v variant) {
+		p := newPod(t, v, podOptions{args: []string{"--container-timeout=2"}})
+		p.run("short", "sh", "-c", "exit 3")
+		p.wantExit("short", 3)
+		begin := time.Now()
+		p.runOptions("long", bundle.Options{SharePID: true, Args: []string{"sh", "-c", "trap '' TERM; setsid sleep 1000 & sleep 1000"}})
+		p.create(p.request("created", bundle.Options{Args: []string{"true"}}))
+		p.wantExit("long", 137)
+		if d := time.Since(begin); d < 1500*time.Millisecond {
+			t.Errorf("killed after %v", d)
+		}
+		p.wantExit("created", 137)
+		eventually(t, exitLimit, "all its processes have gone", func() bool { return len(p.containerProcesses("long")) == 0 })
+		if log := string(tail(p.log, 1<<20)); !strings.Contains(log, "container killed at its time limit") {
+			t.Errorf("nothing in the monitor's log: %s", log)
+		}
+	})
+}

@@ -67,6 +67,8 @@ type Config struct {
 
 	StopTimeout    time.Duration // from the stop signal to SIGKILL, at the graceful stop
 	RuntimeTimeout time.Duration // limit of one run of the OCI runtime
+	// ContainerTimeout is the time from a container's create to its SIGKILL; 0: unlimited.
+	ContainerTimeout time.Duration
 	// ExecOutputBudget is the number of bytes of exec output that all exec
 	// calls of the pod together may hold.
 	ExecOutputBudget int64

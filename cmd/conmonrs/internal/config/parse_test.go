@@ -43,10 +43,10 @@ func TestParse(t *testing.T) {
 		{name: "value that looks like an option, attached", args: "--runtime=--x", want: change(func(c *Config) { c.Runtime = "--x" })},
 		{name: "value of one dash", args: "--runtime -", want: change(func(c *Config) { c.Runtime = "-" })},
 		{name: "value that is a subcommand's name", args: "--runtime pause", want: change(func(c *Config) { c.Runtime = "pause" })},
-		{name: "all other options", args: "-l trace -d none -t u --skip-fork --stop-timeout 0 --runtime-timeout=3 --exec-output-budget 65536",
+		{name: "all other options", args: "-l trace -d none -t u --skip-fork --stop-timeout 0 --runtime-timeout=3 --container-timeout=4 --exec-output-budget 65536",
 			want: change(func(c *Config) {
 				c.LogLevel, c.LogDriver, c.TracingEndpoint, c.SkipFork = LevelTrace, DriverNone, "u", true
-				c.StopTimeout, c.RuntimeTimeout, c.ExecOutputBudget = 0, 3*time.Second, 65536
+				c.StopTimeout, c.RuntimeTimeout, c.ContainerTimeout, c.ExecOutputBudget = 0, 3*time.Second, 4*time.Second, 65536
 			})},
 		{name: "empty endpoint", args: "--tracing-endpoint=", want: change(func(c *Config) { c.TracingEndpoint = "" })},
 		{name: "legacy cgroup manager", args: "--cgroup-manager systemd -c cgroupfs -c=x -cy --cgroup-manager=", want: newConfig()},

@@ -47,7 +47,8 @@ type Container struct {
 
 	mu       sync.Mutex
 	state    State
-	terminal *os.File // nil without one, and after the exit
+	limit    *time.Timer // of its life; nil: there is none
+	terminal *os.File    // nil without one, and after the exit
 	sockets  map[string]*attachSocket
 }
 
@@ -88,6 +89,9 @@ func (c *Container) Create(ctx context.Context, files Files) error {
 	group := proctree.CgroupOf(process.Pid, c.req.ID)
 	c.mu.Lock()
 	c.process, c.group = process, group
+	if d := c.host.ContainerTimeout; d > 0 {
+		c.limit = time.AfterFunc(d, c.timeIsOver)
+	}
 	c.mu.Unlock()
 	c.move(Created)
 	process.OnExit(c.exited) // before anything that could be held up
@@ -354,6 +358,15 @@ func (c *Container) Resize(width, height uint16) error {
 		return nil // a client that has no size yet; programs would see a terminal without columns
 	}
 	return console.Resize(c.terminal, width, height)
+}
+
+// timeIsOver kills the container: its exit says so as of any other that was killed.
+func (c *Container) timeIsOver() {
+	if c.State() != Running {
+		return
+	}
+	c.log.Warn("container killed at its time limit", "limit", c.host.ContainerTimeout)
+	c.Kill()
 }
 
 // Kill ends all processes of the container with SIGKILL. The exit is handled as any other.

@@ -24,6 +24,9 @@ const cleanupLimit = 5 * time.Second
 // exited runs when the container's first process has been reaped. The order of the steps is the contract.
 func (c *Container) exited() {
 	c.move(ProcessExited)
+	if c.limit != nil {
+		c.limit.Stop()
+	}
 	status := c.process.Status()
 	// 1. Nothing reads the standard input any more.
 	_ = c.hub.CloseStdin()

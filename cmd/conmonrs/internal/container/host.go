@@ -45,6 +45,8 @@ type Host struct {
 	Environ []string
 	// RuntimeTimeout limits one run of the runtime.
 	RuntimeTimeout time.Duration
+	// ContainerTimeout limits the life of a container from its create on; 0: it is not limited.
+	ContainerTimeout time.Duration
 	// JournalSocket is where logs of the journald driver go.
 	JournalSocket string
 	// Creates and Execs bound how many runtimes start at the same time; how many processes run is not bounded.
