@@ -137,3 +137,30 @@ func TestLogJournaldUnfinishedLine(t *testing.T) {
 		p.killRest(id)
 	})
 }
+
+// A journald that is not there keeps neither the exit code nor the other log from being written, and is reported.
+func TestExitWithoutJournald(t *testing.T) {
+	needJournal(t)
+	eachRuntime(t, func(t *testing.T, v variant) {
+		p := newPod(t, v, podOptions{})
+		req := p.request("c", p.script(await("go")+"seq 1 1000; exit 7"))
+		req.LogDrivers = append(req.LogDrivers, conmon.LogDriver{Type: conmon.LogDriverJournald})
+		p.runRequest(req)
+		units := []string{"systemd-journald.socket", "systemd-journald-dev-log.socket", "systemd-journald-audit.socket", "systemd-journald.service"}
+		systemctl(t, append([]string{"stop"}, units...)...)
+		t.Cleanup(func() { systemctl(t, append([]string{"start"}, units...)...) })
+		p.release("go")
+		p.wantExit("c", 7)
+		if out := p.output("c"); !strings.HasSuffix(out, "\n1000\n") {
+			t.Errorf("the log ends with %q", out[max(0, len(out)-40):])
+		}
+		eventually(t, exitLimit, "loss is reported", func() bool { return len(p.reported("journal")) > 0 })
+	})
+}
+
+func systemctl(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.Command("systemctl", args...).CombinedOutput(); err != nil {
+		t.Errorf("systemctl %q: %v: %s", args, err, out)
+	}
+}
