@@ -139,7 +139,7 @@ func TestLogJournaldUnfinishedLine(t *testing.T) {
 }
 
 // A journald that is not there keeps neither the exit code nor the other log from being written, and is reported.
-func TestExitWithoutJournald(t *testing.T) {
+func TestLogJournaldGone(t *testing.T) {
 	needJournal(t)
 	eachRuntime(t, func(t *testing.T, v variant) {
 		p := newPod(t, v, podOptions{})
