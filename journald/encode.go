@@ -42,6 +42,13 @@ func AppendField[T ~string | ~[]byte](dst []byte, name string, value T) []byte {
 	return append(dst, '\n')
 }
 
+// ShortID returns what people type of a container's id: its first 12 characters. Entries have it as CONTAINER_ID, and
+// the whole as CONTAINER_ID_FULL.
+func ShortID[T ~string | ~[]byte](id T) T {
+	const length = 12
+	return id[:min(len(id), length)]
+}
+
 func hasNewline[T ~string | ~[]byte](value T) bool {
 	for i := range len(value) {
 		if value[i] == '\n' {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"strings"
@@ -89,16 +88,17 @@ func TestRealSink(t *testing.T) {
 	}
 }
 
-func TestRealHandler(t *testing.T) {
+func TestRealLog(t *testing.T) {
 	c := realJournal(t)
 	id := uniqueID()
-	slog.New(NewHandler(c, HandlerOptions{Identifier: "conmonrs"})).Warn("two\nlines", "container", id, "exit_code", 3)
+	fields := "PRIORITY=4\nSYSLOG_IDENTIFIER=conmonrs\nCONTAINER_ID_FULL=" + id + "\nCONMONRS_EXIT_CODE=3\n"
+	NewLog(c).Send(AppendField([]byte(fields), "MESSAGE", "two\nlines"))
 	entries := query(t, "-t", "conmonrs", "CONTAINER_ID_FULL="+id)
 	if len(entries) != 1 {
 		t.Fatalf("%d entries", len(entries))
 	}
 	e := entries[0]
-	if e["MESSAGE"] != "two\nlines container="+id+" exit_code=3" || e["PRIORITY"] != "4" || e["CONMONRS_EXIT_CODE"] != "3" || e["CONTAINER_ID"] != id[:12] {
+	if e["MESSAGE"] != "two\nlines" || e["PRIORITY"] != "4" || e["CONMONRS_EXIT_CODE"] != "3" {
 		t.Errorf("%v", e)
 	}
 }

@@ -3,7 +3,6 @@ package journald
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -38,8 +37,19 @@ type SinkOptions struct {
 	FullWait time.Duration
 	// Logger hears of losses: once when they begin, once when they have
 	// ended. nil: nobody does.
-	Logger *slog.Logger
+	Logger Logger
 }
+
+// Logger takes a message and keys, each followed by its value, as *slog.Logger does.
+type Logger interface {
+	Warn(message string, args ...any)
+	Error(message string, args ...any)
+}
+
+type noLogger struct{}
+
+func (noLogger) Warn(string, ...any)  {}
+func (noLogger) Error(string, ...any) {}
 
 // Sink writes the output of one container, one entry a line. It runs no goroutine
 // and holds no buffer, except the beginning of a line that is not complete.
@@ -81,7 +91,7 @@ func NewSink(conn *Conn, o SinkOptions) (*Sink, error) {
 		o.FullWait = defaultFullWait
 	}
 	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
+		o.Logger = noLogger{}
 	}
 	s := &Sink{conn: conn, o: o}
 	if err := s.SetExtra(o.Extra); err != nil {
@@ -100,8 +110,8 @@ func (s *Sink) SetExtra(extra []Field) error {
 		}
 	}
 	s.prefixes.Store(&[2][]byte{
-		stdout: s.prefix("stdout", priorityInfo, extra),
-		stderr: s.prefix("stderr", priorityError, extra),
+		stdout: s.prefix("stdout", '6', extra), // LOG_INFO of syslog(3)
+		stderr: s.prefix("stderr", '3', extra), // LOG_ERR
 	})
 	return nil
 }
@@ -113,7 +123,7 @@ const (
 )
 
 func (s *Sink) prefix(stream string, priority byte, extra []Field) []byte {
-	short := s.o.ContainerID[:min(len(s.o.ContainerID), shortID)]
+	short := ShortID(s.o.ContainerID)
 	b := append([]byte("PRIORITY="), priority, '\n')
 	for _, f := range [...]struct{ name, value string }{
 		{"SYSLOG_IDENTIFIER", short},

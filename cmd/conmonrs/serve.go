@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -43,7 +42,7 @@ const (
 // monitor is the daemon with all its parts.
 type monitor struct {
 	cfg    *config.Config
-	log    *slog.Logger
+	log    *logging.Logger
 	reaper *reaper.Reaper
 	pod    *pod.Pod
 	server *server.Server
@@ -99,7 +98,7 @@ func catchSignals() (children, requests chan os.Signal) {
 	return children, requests
 }
 
-func newMonitor(cfg *config.Config, log *slog.Logger) (*monitor, error) {
+func newMonitor(cfg *config.Config, log *logging.Logger) (*monitor, error) {
 	if err := daemon.Prepare(); err != nil {
 		return nil, err
 	}

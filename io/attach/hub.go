@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"slices"
 	"sync"
@@ -20,11 +19,22 @@ const (
 	leaveWait = time.Second // for goroutines to end after their sockets were shut down
 )
 
+// Logger takes a message and keys, each followed by its value, as *slog.Logger does.
+type Logger interface {
+	Debug(message string, args ...any)
+	Warn(message string, args ...any)
+}
+
+type noLogger struct{}
+
+func (noLogger) Debug(string, ...any) {}
+func (noLogger) Warn(string, ...any)  {}
+
 // Options describes a hub. The zero value is that of a container without
 // input.
 type Options struct {
 	// Logger hears of clients that are disconnected; nil: nobody does.
-	Logger *slog.Logger
+	Logger Logger
 
 	// Stdin is the container's standard input, owned by the hub. Write may
 	// block; Close must end such a Write. Nil: input is read and discarded.
@@ -44,7 +54,7 @@ type Options struct {
 // Lock order: inputMu, then mu, then a client's mu.
 type Hub struct {
 	o   Options
-	log *slog.Logger
+	log Logger
 
 	count     atomic.Int32 // clients that get output: len(clients)
 	stdinGone atomic.Bool  // Stdin was closed, or failed: input is discarded
@@ -68,7 +78,7 @@ func NewHub(o Options) *Hub {
 	}
 	h := &Hub{o: o, log: o.Logger}
 	if h.log == nil {
-		h.log = slog.New(slog.DiscardHandler)
+		h.log = noLogger{}
 	}
 	h.stdinGone.Store(o.Stdin == nil)
 	return h

@@ -3,7 +3,6 @@ package logfile
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"sync/atomic"
 	"time"
@@ -36,6 +35,17 @@ const (
 // ErrBusy says that a write to the log hangs in the kernel.
 var ErrBusy = errors.New("log file is busy")
 
+// Logger takes a message and keys, each followed by its value, as *slog.Logger does.
+type Logger interface {
+	Warn(message string, args ...any)
+	Error(message string, args ...any)
+}
+
+type noLogger struct{}
+
+func (noLogger) Warn(string, ...any)  {}
+func (noLogger) Error(string, ...any) {}
+
 // Options describes a log file. The zero value is an unlimited CRI log.
 type Options struct {
 	Format  Format
@@ -43,7 +53,7 @@ type Options struct {
 	Backup  bool   // keep the file replaced last for its size as "<path>.1"
 
 	// Logger hears of troubles and of their end; nil: nobody does.
-	Logger *slog.Logger
+	Logger Logger
 }
 
 // File is an open log. It owns its descriptor and has no goroutine. Its
@@ -52,7 +62,7 @@ type Options struct {
 type File struct {
 	path string
 	o    Options
-	log  *slog.Logger
+	log  Logger
 
 	closing atomic.Bool
 	wait    time.Duration // lockWait
@@ -87,7 +97,7 @@ type Stats struct {
 func Open(path string, o Options) (*File, error) {
 	f := &File{path: path, o: o, log: o.Logger, wait: lockWait, gate: make(chan struct{}, 1)}
 	if f.log == nil {
-		f.log = slog.New(slog.DiscardHandler)
+		f.log = noLogger{}
 	}
 	f.date = make([]byte, 0, len(time.DateTime)+1)
 	out, err := openOutput(path, f.mode())

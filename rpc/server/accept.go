@@ -2,7 +2,6 @@ package server
 
 import (
 	"errors"
-	"log/slog"
 	"net"
 	"os"
 	"time"
@@ -22,7 +21,7 @@ type acceptTrouble struct {
 }
 
 // pause waits longer each time. It returns early if one of the channels is closed.
-func (t *acceptTrouble) pause(log *slog.Logger, err error, stop1, stop2 <-chan struct{}) {
+func (t *acceptTrouble) pause(log Logger, err error, stop1, stop2 <-chan struct{}) {
 	if t.count == 0 {
 		log.Warn("cannot accept connections, trying again", "err", err)
 		t.delay = minAcceptPause
@@ -39,7 +38,7 @@ func (t *acceptTrouble) pause(log *slog.Logger, err error, stop1, stop2 <-chan s
 }
 
 // over ends the run.
-func (t *acceptTrouble) over(log *slog.Logger) {
+func (t *acceptTrouble) over(log Logger) {
 	if t.count > 0 {
 		log.Info("accepting connections again", "errors", t.count)
 		t.count = 0

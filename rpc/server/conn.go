@@ -1,10 +1,8 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -176,7 +174,7 @@ func (c *conn) wakeLocked() {
 
 // debugLogger lowers everything go-capnp says to debug level: it reports the end of each connection as an
 // error.
-type debugLogger struct{ log *slog.Logger }
+type debugLogger struct{ log Logger }
 
 func (l debugLogger) Debug(msg string, args ...any) { l.print(msg, args) }
 func (l debugLogger) Info(msg string, args ...any)  { l.print(msg, args) }
@@ -184,5 +182,5 @@ func (l debugLogger) Warn(msg string, args ...any)  { l.print(msg, args) }
 func (l debugLogger) Error(msg string, args ...any) { l.print(msg, args) }
 
 func (l debugLogger) print(msg string, args []any) {
-	l.log.Log(context.Background(), slog.LevelDebug, "rpc connection: "+msg, args...)
+	l.log.Debug("rpc connection: "+msg, args...)
 }

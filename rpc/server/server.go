@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"sync"
 	"time"
 )
@@ -24,13 +23,28 @@ type Listener interface {
 	Close() error
 }
 
+// Logger takes a message and keys, each followed by its value, as *slog.Logger does.
+type Logger interface {
+	Debug(message string, args ...any)
+	Info(message string, args ...any)
+	Warn(message string, args ...any)
+	Error(message string, args ...any)
+}
+
+type noLogger struct{}
+
+func (noLogger) Debug(string, ...any) {}
+func (noLogger) Info(string, ...any)  {}
+func (noLogger) Warn(string, ...any)  {}
+func (noLogger) Error(string, ...any) {}
+
 // Options configure a [Server].
 type Options struct {
 	// Service does the work. It is required.
 	Service Service
 	// Logger receives what nobody is told otherwise: panics, trouble with accepting, and, at debug level,
 	// why a connection ended. Nil discards it.
-	Logger *slog.Logger
+	Logger Logger
 	// MaxCalls limits the calls of one connection that run at once; 0 means DefaultMaxCalls.
 	MaxCalls int
 }
@@ -39,7 +53,7 @@ type Options struct {
 // [Server.Close].
 type Server struct {
 	service  Service
-	log      *slog.Logger
+	log      Logger
 	maxCalls int
 	patience time.Duration // for clients that do not take what is sent to them; changed by tests only
 	done     chan struct{} // closed when the server takes no new work
@@ -58,7 +72,7 @@ func New(o Options) *Server {
 		panic("server: no service")
 	}
 	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
+		o.Logger = noLogger{}
 	}
 	if o.MaxCalls <= 0 {
 		o.MaxCalls = DefaultMaxCalls

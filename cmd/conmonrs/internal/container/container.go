@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/logging"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/oci"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/proctree"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/reaper"
@@ -30,7 +30,7 @@ const messageDrain = time.Second
 // Container is a container whose process this monitor watches.
 type Container struct {
 	host *Host
-	log  *slog.Logger
+	log  *logging.Logger
 	req  conmon.CreateContainerRequest
 	gone func() // called once, when the id is free again
 

@@ -9,11 +9,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"sync"
 	"time"
 
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/logging"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/oci"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/output"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/reaper"
@@ -36,7 +36,7 @@ type Host struct {
 	Waiter  *waiter.Set
 	Pool    *pump.Pool
 	Budget  *output.Budget
-	Log     *slog.Logger
+	Log     *logging.Logger
 	// RuntimeDir is where pid files of execs are written.
 	RuntimeDir string
 	// ConsoleDir is where console sockets are bound; the shorter the better.

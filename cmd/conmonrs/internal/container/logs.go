@@ -3,8 +3,8 @@ package container
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/logging"
 	"github.com/conmonrs/conmonrs/io/logfile"
 	"github.com/conmonrs/conmonrs/io/pump"
 	"github.com/conmonrs/conmonrs/journald"
@@ -27,7 +27,7 @@ const (
 )
 
 // openLogs opens all drivers, or none.
-func (h *Host) openLogs(id string, drivers []conmon.LogDriver, log *slog.Logger) (*logs, error) {
+func (h *Host) openLogs(id string, drivers []conmon.LogDriver, log *logging.Logger) (*logs, error) {
 	l := &logs{endings: make(map[string][]func() error), sinks: make(map[string][]pump.Sink)}
 	for i, d := range drivers {
 		var err error
@@ -49,7 +49,7 @@ func (h *Host) openLogs(id string, drivers []conmon.LogDriver, log *slog.Logger)
 	return l, nil
 }
 
-func (l *logs) openFile(d conmon.LogDriver, format logfile.Format, log *slog.Logger) error {
+func (l *logs) openFile(d conmon.LogDriver, format logfile.Format, log *logging.Logger) error {
 	f, err := logfile.Open(d.Path, logfile.Options{Format: format, MaxSize: d.MaxSize, Logger: log})
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func (l *logs) openFile(d conmon.LogDriver, format logfile.Format, log *slog.Log
 	return nil
 }
 
-func (l *logs) openJournal(socket, id string, log *slog.Logger) error {
+func (l *logs) openJournal(socket, id string, log *logging.Logger) error {
 	// A connection for each container: the buffer of a socket is what its sender may have queued.
 	conn, err := journald.Dial(socket)
 	if err != nil {

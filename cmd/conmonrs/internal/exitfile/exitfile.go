@@ -9,7 +9,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -26,11 +25,17 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
+// Logger takes a message and keys, each followed by its value.
+type Logger interface {
+	Info(message string, args ...any)
+	Error(message string, args ...any)
+}
+
 // Publish writes code, decimal and without a newline, to all paths, so that each file is complete when it appears.
 // The order is the reverse of the list: engines put the directory that they watch first and read the other file when it
 // fires. A path that fails does not keep the others from being written; the paths worth trying again are
 // returned, the failures logged.
-func Publish(log *slog.Logger, paths []string, code int) (again []string) {
+func Publish(log Logger, paths []string, code int) (again []string) {
 	content := []byte(strconv.Itoa(code))
 	temps := make([]string, len(paths))
 	for i, path := range paths {
@@ -52,7 +57,7 @@ func Publish(log *slog.Logger, paths []string, code int) (again []string) {
 	return again
 }
 
-func failed(log *slog.Logger, again []string, path string, err error) []string {
+func failed(log Logger, again []string, path string, err error) []string {
 	retry := retriable(err)
 	if log != nil {
 		log.Error("exit file not written", "path", path, "error", err, "retry", retry)
@@ -73,7 +78,7 @@ func retriable(err error) bool {
 }
 
 // Retry goes on with the paths that Publish returned until they are written or ctx ends.
-func Retry(ctx context.Context, log *slog.Logger, paths []string, code int) {
+func Retry(ctx context.Context, log Logger, paths []string, code int) {
 	for pause := firstRetry; len(paths) > 0; pause = min(2*pause, lastRetry) {
 		timer := time.NewTimer(pause)
 		select {
