@@ -62,7 +62,7 @@ type Inherited struct {
 }
 
 // Enter returns nil in a process that has not been started by Background or Foreground. Otherwise it cleans the
-// environment; it is called before anything reads that.
+// environment; it is called before anything reads that. With an error it returns what can tell the starter.
 func Enter() (*Inherited, error) {
 	mode, ok := os.LookupEnv(marker)
 	if !ok {
@@ -78,10 +78,9 @@ func Enter() (*Inherited, error) {
 			os.Unsetenv(name)
 		}
 	}
-	// The name that journalctl _COMM= looks for, even if the executable was run as /proc/self/exe.
-	if err := os.WriteFile("/proc/self/comm", []byte("conmonrs"), 0); err != nil {
-		return nil, fmt.Errorf("set process name: %w", err)
-	}
+	// The name that journalctl _COMM= looks for, even if the executable was run as /proc/self/exe. Where /proc is read-only
+	// it is done without.
+	_ = os.WriteFile("/proc/self/comm", []byte("conmonrs"), 0)
 	unix.CloseOnExec(lockFD)
 	in := &Inherited{Foreground: mode == "foreground", lock: os.NewFile(lockFD, "lock")}
 	if in.Foreground {

@@ -100,23 +100,21 @@ func (g Cgroup) Kill() {
 	if g.unified && os.WriteFile(filepath.Join(g.dir, "cgroup.kill"), []byte("1"), 0) == nil { // Linux 5.14
 		return
 	}
+	var r reader
 	for range killRounds {
-		pids := g.pids()
-		if len(pids) == 0 {
+		procs := g.procs(&r)
+		if len(procs) == 0 {
 			return
 		}
-		for _, pid := range pids {
-			if pid > 1 && pid != os.Getpid() {
-				_ = unix.Kill(pid, unix.SIGKILL)
-			}
+		for _, p := range procs {
+			r.kill(p)
 		}
 		time.Sleep(killPause)
 	}
 }
 
-// pids returns the live processes in the group and below.
-func (g Cgroup) pids() (pids []int) {
-	var r reader
+// procs returns the live processes in the group and below, but not this one.
+func (g Cgroup) procs(r *reader) (procs []proc) {
 	var walk func(dir string)
 	walk = func(dir string) {
 		b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
@@ -125,9 +123,9 @@ func (g Cgroup) pids() (pids []int) {
 		}
 		for field := range bytes.FieldsSeq(b) {
 			// 0 stands for a process outside our pid namespace.
-			if pid, ok := number(field); ok && pid > 0 {
+			if pid, ok := number(field); ok && pid > 1 && int(pid) != os.Getpid() {
 				if p, ok := r.stat(int(pid)); ok && !p.zombie {
-					pids = append(pids, p.pid)
+					procs = append(procs, p)
 				}
 			}
 		}
@@ -139,16 +137,22 @@ func (g Cgroup) pids() (pids []int) {
 		}
 	}
 	walk(g.dir)
-	return pids
+	return procs
 }
 
 // Group names the control groups of a process as proc_pid_cgroup(5) lists them. The empty Group is all processes.
 type Group string
 
-// GroupOf returns the groups that process pid is in, the empty Group if it has gone.
+// nowhere is a group that has no process.
+const nowhere Group = "nowhere"
+
+// GroupOf returns the groups that process pid is in. If it has gone, that is a Group without processes.
 func GroupOf(pid int) Group {
 	var r reader
-	return Group(bytes.TrimSpace(r.read(pid, "cgroup")))
+	if list := bytes.TrimSpace(r.read(pid, "cgroup")); len(list) > 0 {
+		return Group(list)
+	}
+	return nowhere
 }
 
 // has tells whether a process with that list is in the same groups, or below.

@@ -77,6 +77,21 @@ func (r *reader) list(procs []proc) []proc {
 	}
 }
 
+// kill kills the process that was seen, not one that has its pid now.
+func (r *reader) kill(p proc) {
+	fd, err := unix.PidfdOpen(p.pid, 0)
+	if err == unix.ENOSYS { // before Linux 5.3
+		_ = unix.Kill(p.pid, unix.SIGKILL)
+	}
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	if now, ok := r.stat(p.pid); ok && now.start == p.start {
+		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+	}
+}
+
 // parseStat parses a line of proc_pid_stat(5). The name in parentheses may hold anything.
 func parseStat(b []byte) (p proc, ok bool) {
 	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')

@@ -4,15 +4,16 @@ package proctree
 
 import (
 	"bytes"
+	"os"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-// killRounds and killPause bound how long Kill looks for processes that were forked while it looked.
+// killRounds and killPause bound how long Kill looks for processes that were forked while it looked. Without a root it
+// looks for at least markerWait: whoever is to have the marker may be about to get it, by execve(2).
 const (
 	killRounds = 50
 	killPause  = 5 * time.Millisecond
+	markerWait = 100 * time.Millisecond
 )
 
 // Target says which processes Kill ends.
@@ -28,17 +29,20 @@ type Target struct {
 // Kill sends SIGKILL to the processes of a target, and returns when none is left alive, or after a
 // bounded time. Found are: descendants of the root and of whatever was found before, members of their sessions and process
 // groups where a leader was found or the root's has gone, and processes with the marker, whoever their parent is.
-// What escapes is a process that has left its parents, session and group and is not marked.
+// What escapes is a process that has left its parents, session and group and is not marked. This process, its session and
+// its group are never part of it.
 func Kill(target Target) {
 	t := tree{target: target, marker: []byte(target.Marker), members: make(map[int]uint64), refused: make(map[int]uint64)}
-	if target.Root > 1 {
+	t.self, _ = t.stat(os.Getpid())
+	if target.Root > 1 && target.Root != t.self.pid {
 		if p, ok := t.stat(target.Root); ok {
 			t.members[target.Root] = p.start
-			t.session, t.group = t.orphaned(p.session), t.orphaned(p.group)
+			t.session, t.group = t.orphaned(p.session, t.self.session), t.orphaned(p.group, t.self.group)
 		}
 	}
+	begin := time.Now()
 	for range killRounds {
-		if t.round() == 0 {
+		if t.round() == 0 && (target.Root != 0 || time.Since(begin) > markerWait) {
 			return
 		}
 		time.Sleep(killPause) // a killed process needs a moment to go
@@ -49,6 +53,7 @@ type tree struct {
 	reader
 	target Target
 	marker []byte
+	self   proc
 	procs  []proc
 	// session and group of the root, 0 if somebody else leads them. crun starts a process in the session of one of its
 	// own, which is gone by then: nobody but the process and its children can be in it.
@@ -61,6 +66,7 @@ type tree struct {
 // round kills what it finds and returns how many were alive.
 func (t *tree) round() (alive int) {
 	t.procs = t.list(t.procs[:0])
+	clear(t.refused) // execve(2) changes the environment
 	for i := range t.procs {
 		if start, ok := t.members[t.procs[i].pid]; ok && start != t.procs[i].start {
 			delete(t.members, t.procs[i].pid)
@@ -78,16 +84,16 @@ func (t *tree) round() (alive int) {
 	for i := range t.procs {
 		if p := &t.procs[i]; t.has(p.pid) && !p.zombie && t.inside(p.pid) {
 			alive++
-			t.kill(p)
+			t.kill(*p)
 		}
 	}
 	return alive
 }
 
-// orphaned returns the number of a session or group whose leader has gone, else 0. That number is not given to a new
-// process as long as there is a member.
-func (t *tree) orphaned(id int) int {
-	if leader, there := t.stat(id); id <= 1 || there && !leader.zombie {
+// orphaned returns the number of a session or group whose leader has gone, else 0, and 0 for our own. That number is not
+// given to a new process as long as there is a member.
+func (t *tree) orphaned(id, own int) int {
+	if leader, there := t.stat(id); id <= 1 || id == own || there && !leader.zombie {
 		return 0
 	}
 	return id
@@ -103,6 +109,9 @@ func (t *tree) has(pid int) bool {
 }
 
 func (t *tree) belongs(p *proc) bool {
+	if p.pid == t.self.pid {
+		return false
+	}
 	if t.has(p.ppid) || t.has(p.session) || t.has(p.group) || t.led(p) {
 		return true
 	}
@@ -112,22 +121,10 @@ func (t *tree) belongs(p *proc) bool {
 	if t.inside(p.pid) && bytes.Contains(t.read(p.pid, "environ"), t.marker) {
 		return true
 	}
-	t.refused[p.pid] = p.start // its environment does not change
+	t.refused[p.pid] = p.start // not read again in this round
 	return false
 }
 
 func (t *tree) inside(pid int) bool {
 	return t.target.Within == "" || t.target.Within.has(t.read(pid, "cgroup"))
-}
-
-// kill kills the process that was seen, not one that has its pid now.
-func (t *tree) kill(p *proc) {
-	fd, err := unix.PidfdOpen(p.pid, 0)
-	if err != nil {
-		return
-	}
-	defer unix.Close(fd)
-	if now, ok := t.stat(p.pid); ok && now.start == p.start {
-		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
-	}
 }

@@ -206,3 +206,79 @@ func TestScanDoesNotAllocatePerProcess(t *testing.T) {
 		t.Errorf("%v allocations for %d processes", allocated, len(procs))
 	}
 }
+
+// The environment of a process is another one after execve(2): whoever is about to get the marker is found.
+func TestMarkerComesLate(t *testing.T) {
+	const marker = "_TEST_MARKER=late"
+	dir := t.TempDir()
+	_, pids := start(t, 1, "A=b", "echo $$; while ! test -e "+dir+"/go; do :; done; exec env "+marker+" sleep 1000")
+	tree := tree{marker: []byte(marker), members: make(map[int]uint64), refused: make(map[int]uint64)}
+	if n := tree.round(); n != 0 {
+		t.Fatalf("%d found too early", n)
+	}
+	if err := os.WriteFile(dir+"/go", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var r reader
+	for end := time.Now().Add(20 * time.Second); !bytes.Contains(r.read(pids[0], "environ"), []byte(marker)); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("no execve")
+		}
+	}
+	if n := tree.round(); n != 1 {
+		t.Errorf("%d found", n)
+	}
+	begin := time.Now()
+	Kill(Target{Marker: "_TEST_MARKER=nobody's"})
+	if d := time.Since(begin); d < markerWait {
+		t.Errorf("looked for %v only", d)
+	}
+}
+
+const ownEnv = "CONMONRS_TEST_OWN_SESSION"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(ownEnv) != "" {
+		killInOwnSession()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// killInOwnSession is a process whose session and group have lost their leader. It kills a child in the same.
+func killInOwnSession() {
+	var r reader
+	for {
+		self, _ := r.stat(os.Getpid())
+		if _, there := r.stat(self.session); !there {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	child := exec.Command("sleep", "1000")
+	if err := child.Start(); err != nil {
+		panic(err)
+	}
+	Kill(Target{Root: child.Process.Pid})
+	_ = child.Wait()
+	_, _ = os.Stdout.WriteString("alive\n")
+}
+
+func TestKillSparesItself(t *testing.T) {
+	cmd := exec.Command("/bin/sh", "-c", `"$0" &`, os.Args[0])
+	cmd.Env = append(os.Environ(), ownEnv+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if out, err := cmd.Output(); err != nil || string(out) != "alive\n" {
+		t.Errorf("got %q, %v", out, err)
+	}
+}
+
+func TestGroupOfNobody(t *testing.T) {
+	cmd := exec.Command("true")
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if g := GroupOf(cmd.Process.Pid); g == "" || g.has([]byte("0::/x")) || g.has(nil) {
+		t.Errorf("group %q of a process that has gone", g)
+	}
+}
