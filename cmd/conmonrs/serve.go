@@ -14,6 +14,7 @@ import (
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/config"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/container"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/daemon"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/exitfile"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/logging"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/oci"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/output"
@@ -44,6 +45,7 @@ type monitor struct {
 	cfg    *config.Config
 	log    *logging.Logger
 	reaper *reaper.Reaper
+	exits  *exitfile.Publisher
 	pod    *pod.Pod
 	server *server.Server
 	served chan error
@@ -110,11 +112,11 @@ func newMonitor(cfg *config.Config, log *logging.Logger) (*monitor, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &monitor{cfg: cfg, log: log, reaper: reaper.New(set, score), served: make(chan error, 1)}
+	m := &monitor{cfg: cfg, log: log, reaper: reaper.New(set, score), exits: exitfile.New(), served: make(chan error, 1)}
 	m.pod = pod.New(&container.Host{
 		Runtime: oci.Runtime{Path: cfg.Runtime, Root: cfg.RuntimeRoot, LogLevel: string(cfg.LogLevel)},
 		Reaper:  m.reaper, Waiter: set, Pool: pump.NewPool(poolSize),
-		Budget: output.NewBudget(cfg.ExecOutputBudget), Log: log,
+		Budget: output.NewBudget(cfg.ExecOutputBudget), Exits: m.exits, Log: log,
 		RuntimeDir: cfg.RuntimeDir, ConsoleDir: consoleDir(), Environ: os.Environ(),
 		RuntimeTimeout: cfg.RuntimeTimeout, ContainerTimeout: cfg.ContainerTimeout, JournalSocket: journald.DefaultSocket,
 		Creates: make(container.Slots, startSlots), Execs: make(container.Slots, startSlots),
@@ -207,6 +209,7 @@ func (m *monitor) shutdown(graceful bool, hurry, ended chan struct{}) {
 	if left := m.pod.Kill(); left > 0 {
 		m.log.Error("containers left behind", "count", left)
 	}
+	m.exits.Close()
 	m.unlisten()
 }
 

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/exitfile"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/oci"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/reaper"
 )
@@ -33,7 +32,7 @@ func (c *Container) exited() {
 	// 2. What the container wrote before its end reaches the log before its exit code is seen.
 	c.drain()
 	// 3. The exit code. Engines act as soon as they see it.
-	c.publish(status.Code)
+	c.host.Exits.Publish(c.log, c.req.ExitPaths, status.Code)
 	c.log.Info("container exited", "exit_code", status.Code, "signal", int(status.Signal), "core", status.Core,
 		"known", status.Known)
 	// 4. Clients learn the end after all output. One that does not read delays neither the next steps nor the next
@@ -98,12 +97,6 @@ func (c *Container) endLines(ctx context.Context) error {
 
 func (c *Container) stillRead() bool {
 	return !c.out.State().Ended || c.err != nil && !c.err.State().Ended
-}
-
-func (c *Container) publish(code int) {
-	if again := exitfile.Publish(c.log, c.req.ExitPaths, code); len(again) > 0 {
-		go exitfile.Retry(context.Background(), c.log, again, code)
-	}
 }
 
 func (c *Container) closeTerminal() {

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/exitfile"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/logging"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/oci"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/output"
@@ -36,6 +37,7 @@ type Host struct {
 	Waiter  *waiter.Set
 	Pool    *pump.Pool
 	Budget  *output.Budget
+	Exits   *exitfile.Publisher
 	Log     *logging.Logger
 	// RuntimeDir is where pid files of execs are written.
 	RuntimeDir string

@@ -5,12 +5,13 @@
 package exitfile
 
 import (
-	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +20,7 @@ import (
 // mode lets engines running as another user read the exit code.
 const mode = 0o644
 
-// Retries of exit files that could not be written for want of space or descriptors, with growing pauses.
+// Pauses between attempts to write what could not be written for want of space or descriptors.
 const (
 	firstRetry = 10 * time.Millisecond
 	lastRetry  = 5 * time.Second
@@ -31,41 +32,71 @@ type Logger interface {
 	Error(message string, args ...any)
 }
 
-// Publish writes code, decimal and without a newline, to all paths, so that each file is complete when it appears.
-// The order is the reverse of the list: engines put the directory that they watch first and read the other file when it
-// fires. A path that fails does not keep the others from being written; the paths worth trying again are
-// returned, the failures logged.
-func Publish(log Logger, paths []string, code int) (again []string) {
-	content := []byte(strconv.Itoa(code))
-	temps := make([]string, len(paths))
-	for i, path := range paths {
-		temp, err := writeTemp(path, content)
-		temps[i] = temp
-		if err != nil {
-			again = failed(log, again, path, err)
-		}
-	}
-	for i := len(paths) - 1; i >= 0; i-- {
-		if temps[i] == "" {
-			continue
-		}
-		if err := unix.Rename(temps[i], paths[i]); err != nil {
-			_ = unix.Unlink(temps[i])
-			again = failed(log, again, paths[i], fmt.Errorf("publish exit file %q: %w", paths[i], err))
-		}
-	}
-	return again
+// Publisher publishes the exit codes of a pod. While there are files to be tried again it has one goroutine.
+type Publisher struct {
+	mu      sync.Mutex
+	pending map[string]*attempt // by path
+	closed  chan struct{}       // closed by Close
+	done    chan struct{}       // closed when the goroutine has ended; nil if there is none
 }
 
-func failed(log Logger, again []string, path string, err error) []string {
-	retry := retriable(err)
-	if log != nil {
-		log.Error("exit file not written", "path", path, "error", err, "retry", retry)
+// attempt is an exit code that is still to be written.
+type attempt struct {
+	log  Logger
+	path string
+	code int
+	err  error // of the last time
+}
+
+// New returns a Publisher.
+func New() *Publisher { return &Publisher{closed: make(chan struct{})} }
+
+// Publish writes code, decimal and without a newline, to all paths, so that each file is complete when it appears.
+// The order is the reverse of the list: engines put the directory that they watch first and read the other file when it
+// fires. A path that fails does not keep the others from being written; failures are told to log, and those that may go
+// away tried again. A newer code for a path takes the place of an older one that has not been written.
+func (p *Publisher) Publish(log Logger, paths []string, code int) {
+	p.supersede(paths)
+	attempts, temps := make([]attempt, len(paths)), make([]string, len(paths))
+	for i, path := range paths {
+		attempts[i] = attempt{log: log, path: path, code: code}
+		temps[i], attempts[i].err = writeTemp(path, code)
 	}
-	if retry {
-		again = append(again, path)
+	for i := len(paths) - 1; i >= 0; i-- {
+		if attempts[i].err == nil {
+			attempts[i].err = rename(temps[i], paths[i])
+		}
 	}
-	return again
+	for i := range attempts {
+		if a := &attempts[i]; a.err != nil {
+			retry := retriable(a.err)
+			log.Error("exit file not written", "path", a.path, "error", a.err, "retry", retry)
+			if retry {
+				p.add(a)
+			}
+		}
+	}
+}
+
+func (p *Publisher) supersede(paths []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, path := range paths {
+		delete(p.pending, path)
+	}
+}
+
+func (p *Publisher) add(a *attempt) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pending == nil {
+		p.pending = make(map[string]*attempt)
+	}
+	p.pending[a.path] = a
+	if p.done == nil {
+		p.done = make(chan struct{})
+		go p.retry(p.done)
+	}
 }
 
 func retriable(err error) bool {
@@ -77,28 +108,81 @@ func retriable(err error) bool {
 	return false
 }
 
-// Retry goes on with the paths that Publish returned until they are written or ctx ends.
-func Retry(ctx context.Context, log Logger, paths []string, code int) {
-	for pause := firstRetry; len(paths) > 0; pause = min(2*pause, lastRetry) {
+// retry tries until nothing is left, or Close is called. Attempts are silent, their end is told.
+func (p *Publisher) retry(done chan struct{}) {
+	defer close(done)
+	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
 		timer := time.NewTimer(pause)
+		closing := false
 		select {
-		case <-ctx.Done():
-			timer.Stop()
-			log.Error("exit files given up", "paths", paths, "exit_code", code)
-			return
+		case <-p.closed:
+			closing = true
 		case <-timer.C:
 		}
-		// Reported once: the retries are silent.
-		rest := Publish(nil, paths, code)
-		if len(rest) < len(paths) {
-			log.Info("exit file written after a retry", "exit_code", code, "left", len(rest))
+		timer.Stop()
+		p.mu.Lock()
+		attempts := maps.Clone(p.pending)
+		p.mu.Unlock()
+		for _, a := range attempts {
+			p.again(a, closing)
 		}
-		paths = rest
+		p.mu.Lock()
+		if closing || len(p.pending) == 0 {
+			p.done = nil
+			p.mu.Unlock()
+			return
+		}
+		p.mu.Unlock()
 	}
 }
 
-// writeTemp writes content to a new file beside path. Its name starts with a dot, which is no container id.
-func writeTemp(path string, content []byte) (string, error) {
+// again tries to write one file again, for the last time if last is set.
+func (p *Publisher) again(a *attempt, last bool) {
+	temp, err := writeTemp(a.path, a.code)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pending[a.path] != a { // there is a newer code
+		_ = unix.Unlink(temp)
+		return
+	}
+	if err == nil {
+		err = rename(temp, a.path)
+	}
+	switch {
+	case err == nil:
+		a.log.Info("exit file written after a retry", "path", a.path, "exit_code", a.code)
+	case last || !retriable(err):
+		a.log.Error("exit file given up", "path", a.path, "exit_code", a.code, "error", err)
+	default:
+		return
+	}
+	delete(p.pending, a.path)
+}
+
+// Close tries for a last time to write what is left, waits until that has been done, and reports what could not be
+// written. Nothing is published afterwards.
+func (p *Publisher) Close() {
+	close(p.closed)
+	p.mu.Lock()
+	done := p.done
+	p.mu.Unlock()
+	if done != nil {
+		<-done
+	}
+}
+
+// rename puts the temporary file in its place, or removes it.
+func rename(temp, path string) error {
+	if err := unix.Rename(temp, path); err != nil {
+		_ = unix.Unlink(temp)
+		return fmt.Errorf("publish exit file %q: %w", path, err)
+	}
+	return nil
+}
+
+// writeTemp writes code to a new file beside path. Its name starts with a dot, which is no container id.
+func writeTemp(path string, code int) (string, error) {
+	content := []byte(strconv.Itoa(code))
 	var random [8]byte
 	_, _ = unix.Getrandom(random[:], 0) // the pool has long been ready
 	temp := filepath.Join(filepath.Dir(path), ".exit-"+hex.EncodeToString(random[:]))

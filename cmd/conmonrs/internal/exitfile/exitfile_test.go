@@ -2,7 +2,6 @@ package exitfile
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -28,10 +27,12 @@ func TestPublishExit(t *testing.T) {
 	if err := os.WriteFile(paths[2], []byte("a longer old content"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	again := Publish(slog.New(slog.NewTextHandler(&log, nil)), paths, -1)
-	if len(again) != 0 {
-		t.Errorf("retry of %v", again)
+	p, logger := New(), slog.New(slog.NewTextHandler(&log, nil))
+	p.Publish(logger, paths, -1)
+	if len(p.pending) != 0 {
+		t.Errorf("retry of %v", p.pending)
 	}
+	p.Close()
 	for _, i := range []int{0, 2} {
 		got, err := os.ReadFile(paths[i])
 		if err != nil || string(got) != "-1" {
@@ -62,7 +63,7 @@ func TestExitFilesAppearCompleteAndInReverseOrder(t *testing.T) {
 	if _, err := unix.InotifyAddWatch(inotify, dir, unix.IN_MOVED_TO|unix.IN_CREATE); err != nil {
 		t.Fatal(err)
 	}
-	Publish(slog.New(slog.DiscardHandler), []string{filepath.Join(dir, "first"), filepath.Join(dir, "second")}, 137)
+	New().Publish(slog.New(slog.DiscardHandler), []string{filepath.Join(dir, "first"), filepath.Join(dir, "second")}, 137)
 	buf := make([]byte, 4096)
 	n, err := unix.Read(inotify, buf)
 	if err != nil {
@@ -96,34 +97,101 @@ func tmpfs(t *testing.T, options string) string {
 	return dir
 }
 
-func TestExitFileOnAFullDiskIsRetried(t *testing.T) {
-	full, good := tmpfs(t, "size=64k"), t.TempDir()
-	filler := filepath.Join(full, "filler")
+// fullDisk returns a directory on a file system without space, and what makes some.
+func fullDisk(t *testing.T) (dir string, makeSpace func()) {
+	t.Helper()
+	dir = tmpfs(t, "size=64k")
+	filler := filepath.Join(dir, "filler")
 	if err := os.WriteFile(filler, make([]byte, 1<<20), 0o600); err == nil {
 		t.Fatal("the disk is not full")
 	}
-	paths := []string{filepath.Join(full, "exit"), filepath.Join(good, "exit")}
+	return dir, func() {
+		if err := os.Remove(filler); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func wantContent(t *testing.T, path, want string) {
+	t.Helper()
+	if got, err := os.ReadFile(path); err != nil || string(got) != want {
+		t.Errorf("%s: %q, %v; want %s", path, got, err, want)
+	}
+}
+
+func (p *Publisher) left() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.pending)
+}
+
+func settle(t *testing.T, p *Publisher) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); p.left() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d left", p.left())
+		}
+	}
+}
+
+func TestExitFileOnAFullDiskIsRetried(t *testing.T) {
+	full, makeSpace := fullDisk(t)
+	paths := []string{filepath.Join(full, "exit"), filepath.Join(t.TempDir(), "exit")}
 	var log bytes.Buffer
-	logger := slog.New(slog.NewTextHandler(&log, nil))
-	again := Publish(logger, paths, 7)
-	if len(again) != 1 || again[0] != paths[0] {
-		t.Fatalf("to retry: %v", again)
+	p, logger := New(), slog.New(slog.NewTextHandler(&log, nil))
+	p.Publish(logger, paths, 7)
+	wantContent(t, paths[1], "7")
+	if p.left() != 1 {
+		t.Errorf("%d to retry", p.left())
 	}
-	if got, err := os.ReadFile(paths[1]); err != nil || string(got) != "7" {
-		t.Fatalf("good path: %q, %v", got, err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	done := make(chan struct{})
-	go func() { Retry(ctx, logger, again, 7); close(done) }()
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
-	<-done
-	if got, err := os.ReadFile(paths[0]); err != nil || string(got) != "7" {
-		t.Fatalf("after the retry: %q, %v", got, err)
-	}
+	makeSpace()
+	settle(t, p)
+	p.Close()
+	wantContent(t, paths[0], "7")
 	if n := strings.Count(log.String(), "exit file not written"); n != 1 {
 		t.Errorf("reported %d times:\n%s", n, log.String())
+	}
+	if n := strings.Count(log.String(), "exit file written after a retry"); n != 1 {
+		t.Errorf("the end is reported %d times:\n%s", n, log.String())
+	}
+}
+
+// The engine has used the id again: the older code must not come late.
+func TestNewerExitCodeWins(t *testing.T) {
+	full, makeSpace := fullDisk(t)
+	path := filepath.Join(full, "exit")
+	p, logger := New(), slog.New(slog.DiscardHandler)
+	p.Publish(logger, []string{path}, 1)
+	old := p.pending[path]
+	p.Publish(logger, []string{path}, 2)
+	makeSpace()
+	settle(t, p)
+	p.again(old, false) // a retry that was at work meanwhile
+	p.Close()
+	wantContent(t, path, "2")
+	if entries, _ := os.ReadDir(full); len(entries) != 1 {
+		t.Errorf("left: %v", entries)
+	}
+}
+
+// What cannot be written until the end is reported with its path and code, and the end does not wait for it.
+func TestExitFilesLeftAtTheEnd(t *testing.T) {
+	full, _ := fullDisk(t)
+	gone, makeSpace := fullDisk(t)
+	var log bytes.Buffer
+	p, logger := New(), slog.New(slog.NewTextHandler(&log, nil))
+	lost := filepath.Join(gone, "dir", "exit")
+	if err := os.Mkdir(filepath.Dir(lost), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.Publish(logger, []string{filepath.Join(full, "exit"), lost}, 7)
+	makeSpace()
+	settleOne := func() bool { return p.left() == 1 }
+	for end := time.Now().Add(20 * time.Second); !settleOne() && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	}
+	wantContent(t, lost, "7")
+	p.Close()
+	if n := strings.Count(log.String(), "exit file given up"); n != 1 || p.left() != 0 {
+		t.Errorf("reported %d times, %d left:\n%s", n, p.left(), log.String())
 	}
 }
