@@ -1,9 +1,13 @@
 package daemon
 
 import (
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -101,7 +105,8 @@ func TestEnvironKeepsWhatTheEngineHad(t *testing.T) {
 func TestMain(m *testing.M) {
 	switch in, err := Enter(); {
 	case err != nil:
-		panic(err)
+		in.Fail(err)
+		os.Exit(1)
 	case in == nil:
 		os.Exit(m.Run())
 	case os.Getenv("TEST_FAIL") != "":
@@ -144,6 +149,87 @@ func TestBackground(t *testing.T) {
 	}
 	if got, err := os.ReadFile(report); err != nil || string(got) != "50,,,conmonrs" {
 		t.Errorf("the monitor saw %q, %v", got, err)
+	}
+}
+
+// The name of the process is for people; where it cannot be set, the monitor has another one.
+func TestBackgroundWithReadOnlyProc(t *testing.T) {
+	report := filepath.Join(t.TempDir(), "report")
+	t.Setenv("TEST_REPORT", report)
+	err := withReadOnlyProc(func() error {
+		_, err := background(t)
+		return err
+	})
+	if errors.Is(err, errNoNamespace) {
+		if os.Getenv("CI") == "true" || os.Getenv("CONMONRS_REQUIRE_ALL") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(report); err != nil || strings.HasSuffix(string(got), ",conmonrs") {
+		t.Errorf("the monitor saw %q, %v; was /proc read-only?", got, err)
+	}
+}
+
+var errNoNamespace = errors.New("no mount namespace")
+
+// withReadOnlyProc calls f on a thread whose children have a read-only /proc. The thread ends with it.
+func withReadOnlyProc(f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		defer close(result) // f may end its goroutine
+		runtime.LockOSThread()
+		err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
+		for _, m := range []struct {
+			source, target string
+			flags          uintptr
+		}{
+			{"", "/", unix.MS_REC | unix.MS_PRIVATE},
+			{"/proc", "/proc", unix.MS_BIND | unix.MS_REC},
+			{"", "/proc", unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY},
+		} {
+			if err == nil {
+				err = unix.Mount(m.source, m.target, "", m.flags, "")
+			}
+		}
+		if err != nil {
+			result <- fmt.Errorf("%w: %w", errNoNamespace, err)
+			return
+		}
+		result <- f()
+	}()
+	return <-result
+}
+
+// A leader of a process group cannot start a session. Whatever goes wrong in Enter, the starter learns it.
+func TestEnterFails(t *testing.T) {
+	lock, err := Lock(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	cmd := exec.Command(executable())
+	cmd.Env = environ("background")
+	cmd.ExtraFiles = []*os.File{lock, w}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(r); err != nil || !strings.HasPrefix(string(text), "start session: ") {
+		t.Errorf("told %q, %v", text, err)
+	}
+	if cmd.Wait() == nil {
+		t.Error("the monitor went on")
 	}
 }
 

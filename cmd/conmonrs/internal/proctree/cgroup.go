@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,6 +39,35 @@ func CgroupOf(pid int, id string) Cgroup {
 		}
 	}
 	return v1
+}
+
+// MemoryOf returns the directory of the control group in which the memory of container id is counted, whose first process
+// is pid: the one that is named after the id, else the one that the process is in, and never that of this process. The
+// directory is empty if there is none.
+func MemoryOf(pid int, id string) (dir string, unified bool) {
+	var r reader
+	const controller = "memory"
+	groups, own := paths(r.read(pid, "cgroup")), paths(r.read(os.Getpid(), "cgroup"))
+	path, ok := groups[""]
+	unified = true
+	for controllers, p := range groups {
+		if slices.Contains(strings.Split(controllers, ","), controller) {
+			path, unified, ok = p, false, true
+			own[""] = own[controllers]
+		}
+	}
+	if part := ownPart(path, id); part != "" {
+		path = part
+	} else {
+		path = strings.TrimSuffix(path, "/container") // crun's own
+	}
+	switch {
+	case !ok || path == own[""] || path == "" || path == "/":
+		return "", unified
+	case unified:
+		return filepath.Join(unifiedRoot(), path), true
+	}
+	return v1Dir(controller, path), false
 }
 
 // paths maps the controllers of a hierarchy, none for the unified one, to the path in it. The lines of
@@ -91,6 +121,9 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
+// killAtOnce is how many pidfds are open at the same time.
+const killAtOnce = 64
+
 // Kill sends SIGKILL to every process in the group and the groups below it, again until none is left or a bounded time
 // has passed: a container that shares the pid namespace of others does not end with its first process.
 func (g Cgroup) Kill() {
@@ -100,21 +133,48 @@ func (g Cgroup) Kill() {
 	if g.unified && os.WriteFile(filepath.Join(g.dir, "cgroup.kill"), []byte("1"), 0) == nil { // Linux 5.14
 		return
 	}
-	var r reader
 	for range killRounds {
-		procs := g.procs(&r)
-		if len(procs) == 0 {
+		pids := g.live()
+		if len(pids) == 0 {
 			return
 		}
-		for _, p := range procs {
-			r.kill(p)
+		for some := range slices.Chunk(pids, killAtOnce) {
+			g.kill(some)
 		}
 		time.Sleep(killPause)
 	}
 }
 
-// procs returns the live processes in the group and below, but not this one.
-func (g Cgroup) procs(r *reader) (procs []proc) {
+// kill kills those of pids that are in the group. A pid may belong to another process than when it was listed; but once
+// there is a pidfd for it, it either still is that of the same process, or the signal fails.
+func (g Cgroup) kill(pids []int) {
+	fds := make([]int, len(pids))
+	there := make([]bool, len(pids))
+	for i, pid := range pids {
+		fds[i], there[i] = openPidfd(pid)
+	}
+	members := g.members()
+	for i, pid := range pids {
+		if there[i] && slices.Contains(members, pid) {
+			sendKill(pid, fds[i])
+		}
+		if fds[i] >= 0 {
+			unix.Close(fds[i])
+		}
+	}
+}
+
+// live returns the processes in the group and below that may be killed and have not ended.
+func (g Cgroup) live() []int {
+	var r reader
+	return slices.DeleteFunc(g.members(), func(pid int) bool {
+		p, ok := r.stat(pid)
+		return !ok || p.zombie || pid <= 1 || pid == os.Getpid()
+	})
+}
+
+// members returns all processes that are listed in the group and below.
+func (g Cgroup) members() (pids []int) {
 	var walk func(dir string)
 	walk = func(dir string) {
 		b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
@@ -123,10 +183,8 @@ func (g Cgroup) procs(r *reader) (procs []proc) {
 		}
 		for field := range bytes.FieldsSeq(b) {
 			// 0 stands for a process outside our pid namespace.
-			if pid, ok := number(field); ok && pid > 1 && int(pid) != os.Getpid() {
-				if p, ok := r.stat(int(pid)); ok && !p.zombie {
-					procs = append(procs, p)
-				}
+			if pid, ok := number(field); ok && pid > 0 {
+				pids = append(pids, int(pid))
 			}
 		}
 		entries, _ := os.ReadDir(dir)
@@ -137,22 +195,24 @@ func (g Cgroup) procs(r *reader) (procs []proc) {
 		}
 	}
 	walk(g.dir)
-	return procs
+	return pids
 }
 
 // Group names the control groups of a process as proc_pid_cgroup(5) lists them. The empty Group is all processes.
 type Group string
 
-// nowhere is a group that has no process.
-const nowhere Group = "nowhere"
+// nowhere is a Group that no process is in: the lines of others begin with a number.
+const nowhere Group = "gone"
 
-// GroupOf returns the groups that process pid is in. If it has gone, that is a Group without processes.
+// GroupOf returns the groups that process pid is in. If it has gone, or is about to, nothing is in the Group returned.
 func GroupOf(pid int) Group {
 	var r reader
-	if list := bytes.TrimSpace(r.read(pid, "cgroup")); len(list) > 0 {
-		return Group(list)
+	list := Group(bytes.TrimSpace(r.read(pid, "cgroup")))
+	// Looked at afterwards: a process that exits is listed in the root groups, where everything is.
+	if p, ok := r.stat(pid); !ok || p.exiting || p.zombie || list == "" {
+		return nowhere
 	}
-	return nowhere
+	return list
 }
 
 // has tells whether a process with that list is in the same groups, or below.

@@ -11,6 +11,9 @@ import (
 // maxStat is more than a line of proc_pid_stat(5) has.
 const maxStat = 1024
 
+// exiting is PF_EXITING in the flags of proc_pid_stat(5), from include/linux/sched.h.
+const exiting = 4
+
 // maxRead bounds what is read of one file of a process: its environment or its control groups.
 const maxRead = 256 << 10
 
@@ -18,7 +21,11 @@ const maxRead = 256 << 10
 type proc struct {
 	pid, ppid, group, session int
 	start                     uint64 // field 22, with the pid the identity of a process
-	zombie                    bool
+	// env is where the environment begins and ends, which execve(2) changes; zero where that may not be read, as the
+	// environment itself, and before Linux 3.5.
+	env [2]uint64
+	// exiting: it will run no more, and has left its cgroups of version 1. zombie: it has ended.
+	exiting, zombie bool
 }
 
 // reader reads files of processes into one buffer: a scan looks at every process of the machine, and what it allocated
@@ -77,21 +84,6 @@ func (r *reader) list(procs []proc) []proc {
 	}
 }
 
-// kill kills the process that was seen, not one that has its pid now.
-func (r *reader) kill(p proc) {
-	fd, err := unix.PidfdOpen(p.pid, 0)
-	if err == unix.ENOSYS { // before Linux 5.3
-		_ = unix.Kill(p.pid, unix.SIGKILL)
-	}
-	if err != nil {
-		return
-	}
-	defer unix.Close(fd)
-	if now, ok := r.stat(p.pid); ok && now.start == p.start {
-		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
-	}
-}
-
 // parseStat parses a line of proc_pid_stat(5). The name in parentheses may hold anything.
 func parseStat(b []byte) (p proc, ok bool) {
 	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
@@ -103,13 +95,15 @@ func parseStat(b []byte) (p proc, ok bool) {
 		return proc{}, false
 	}
 	p.pid = int(pid)
+	var state byte
+	var threads uint64
 	field := 3
 	for word := range bytes.FieldsSeq(b[end+1:]) {
 		var n uint64
 		switch field {
 		case 3:
-			p.zombie = word[0] == 'Z' || word[0] == 'X'
-		case 4, 5, 6, 22:
+			state = word[0]
+		case 4, 5, 6, 9, 20, 22, 50, 51:
 			if n, ok = number(word); !ok {
 				return proc{}, false
 			}
@@ -121,13 +115,20 @@ func parseStat(b []byte) (p proc, ok bool) {
 			p.group = int(n)
 		case 6:
 			p.session = int(n)
+		case 9:
+			p.exiting = n&exiting != 0
+		case 20:
+			threads = n
 		case 22:
 			p.start = n
-			return p, true
+		case 50, 51:
+			p.env[field-50] = n
 		}
 		field++
 	}
-	return proc{}, false
+	// A process whose first thread has ended goes on if there are others.
+	p.zombie = threads <= 1 && (state == 'Z' || state == 'X')
+	return p, field > 22
 }
 
 func number(b []byte) (n uint64, ok bool) {

@@ -3,6 +3,8 @@ package proctree
 import (
 	"bufio"
 	"bytes"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strconv"
@@ -13,10 +15,37 @@ import (
 )
 
 func TestParseStat(t *testing.T) {
-	line := "123 (a) b (c)) S 1 2 3 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 98765 1 2"
-	got, ok := parseStat([]byte(line))
-	if !ok || got != (proc{pid: 123, ppid: 1, group: 2, session: 3, start: 98765}) {
-		t.Errorf("%+v, %v", got, ok)
+	const (
+		old  = " 1 2 3 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 98765 1 2"
+		long = old + " 3 4 5 6 7 8 9 10 11 12 13 14 15 16 -1 18 19 20 21 22 23 24 25 26 27 1111 2222 30"
+	)
+	for _, c := range []struct {
+		name, line string
+		want       proc
+	}{
+		{"before Linux 3.5", "123 (a) b (c)) S" + old, proc{pid: 123, ppid: 1, group: 2, session: 3, start: 98765}},
+		{"environment", "123 (a) b (c)) S" + long,
+			proc{pid: 123, ppid: 1, group: 2, session: 3, start: 98765, env: [2]uint64{1111, 2222}}},
+		{"zombie", "9 (a) Z" + old, proc{pid: 9, ppid: 1, group: 2, session: 3, start: 98765, zombie: true}},
+		{"exiting", "9 (a) S" + strings.Replace(old, "4194304", "4194308", 1),
+			proc{pid: 9, ppid: 1, group: 2, session: 3, start: 98765, exiting: true}},
+		{"first thread has ended", "9 (a) Z" + strings.Replace(old, "20 0 1 0", "20 0 2 0", 1),
+			proc{pid: 9, ppid: 1, group: 2, session: 3, start: 98765}},
+	} {
+		if got, ok := parseStat([]byte(c.line)); !ok || got != c.want {
+			t.Errorf("%s: %+v, %v", c.name, got, ok)
+		}
+	}
+}
+
+func TestParseStatOfThisProcess(t *testing.T) {
+	var r reader
+	p, ok := r.stat(os.Getpid())
+	if !ok || p.pid != os.Getpid() || p.ppid != os.Getppid() || p.zombie || p.exiting {
+		t.Errorf("%+v, %v", p, ok)
+	}
+	if p.env[0] == 0 || p.env[1] <= p.env[0] {
+		t.Errorf("%+v, %v", p, ok)
 	}
 }
 
@@ -149,7 +178,12 @@ func TestKillTreeWithoutMarker(t *testing.T) {
 
 // crun starts a process in a session whose leader has gone.
 func TestKillTreeInAnOrphanedSession(t *testing.T) {
-	_, pids := start(t, 2, "A=b", `(sh -c 'echo $$; (sleep 1000 & echo $!); exec sleep 1000' &); exit`)
+	leader, pids := start(t, 2, "A=b", `(sh -c 'echo $$; (sleep 1000 & echo $!); exec sleep 1000' &); exit`)
+	for end := time.Now().Add(20 * time.Second); isAlive(leader); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the leader does not end")
+		}
+	}
 	Kill(Target{Root: pids[0]})
 	for _, pid := range pids {
 		if isAlive(pid) {
@@ -190,6 +224,163 @@ func TestGroupHas(t *testing.T) {
 	}
 }
 
+// Of a process that has gone nobody knows where it was: that is not everywhere.
+func TestGroupOfAProcessThatHasGone(t *testing.T) {
+	cmd := exec.Command("/bin/true")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var r reader
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		if p, ok := r.stat(cmd.Process.Pid); !ok || p.zombie {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the process does not end")
+		}
+	}
+	zombie := GroupOf(cmd.Process.Pid)
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	const marker = "_TEST_MARKER=31c7"
+	root, _ := start(t, 1, marker, "echo $$; exec sleep 1000")
+	for name, g := range map[string]Group{"zombie": zombie, "reaped": GroupOf(cmd.Process.Pid)} {
+		if g == "" || g.has(r.read(os.Getpid(), "cgroup")) {
+			t.Errorf("%s: this process is in group %q", name, g)
+		}
+		Kill(Target{Root: root, Marker: marker, Within: g})
+		if !isAlive(root) {
+			t.Fatalf("%s: a process was killed", name)
+		}
+	}
+}
+
+// A runtime's process gets its environment by execve(2), after it has been looked at, maybe.
+func TestMarkerIsNoticedAfterExec(t *testing.T) {
+	const marker = "_TEST_MARKER=5ee1"
+	in, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	cmd := exec.Command("/bin/sh", "-c", `read x; `+marker+` exec sleep 1000`)
+	cmd.Stdin = in
+	err = cmd.Start()
+	in.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	tree := newTree(Target{Marker: marker})
+	for range 2 {
+		if n := tree.round(); n != 0 {
+			t.Fatalf("%d processes before there is one", n)
+		}
+	}
+	if _, err := out.WriteString("\n"); err != nil {
+		t.Fatal(err)
+	}
+	var r reader
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		if bytes.Contains(r.read(cmd.Process.Pid, "environ"), []byte(marker)) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("no exec")
+		}
+	}
+	if n := tree.round(); n != 1 {
+		t.Errorf("%d processes found", n)
+	}
+}
+
+// The process with the marker may be about to come.
+func TestKillByMarkerAlonePersists(t *testing.T) {
+	began := time.Now()
+	Kill(Target{Marker: "_TEST_MARKER=00aa"})
+	if took := time.Since(began); took < 100*time.Millisecond {
+		t.Errorf("given up after %v", took)
+	}
+}
+
+func TestMain(m *testing.M) {
+	if os.Getenv("TEST_SHARED_SESSION") != "" {
+		os.Exit(killInSharedSession())
+	}
+	os.Exit(m.Run())
+}
+
+// killInSharedSession kills a child that is in the session and group of this process, of which the leader has gone.
+func killInSharedSession() int {
+	var r reader
+	for { // the shell that started this process is the leader
+		if self, _ := r.stat(os.Getpid()); self.session != os.Getpid() {
+			if _, there := r.stat(self.session); !there {
+				break
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+	target, other := exec.Command("sleep", "1000"), exec.Command("sleep", "1000")
+	for _, cmd := range []*exec.Cmd{target, other} {
+		if err := cmd.Start(); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+	}
+	Kill(Target{Root: target.Process.Pid, Marker: "_TEST_MARKER=c0de"})
+	fmt.Printf("target %v, other %v\n", isAlive(target.Process.Pid), isAlive(other.Process.Pid))
+	// Nor does the marker count here. The children have it from this process.
+	Kill(Target{Marker: "TEST_SHARED_SESSION=" + os.Getenv("TEST_SHARED_SESSION")})
+	fmt.Printf("other %v\n", isAlive(other.Process.Pid))
+	_ = other.Wait()
+	_ = target.Wait()
+	return 0
+}
+
+// A monitor in the foreground is in the session and group of what started it, which may have gone.
+func TestKillSparesThisProcess(t *testing.T) {
+	out, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	cmd := exec.Command("/bin/sh", "-c", `"$0" & exit 0`, "/proc/"+strconv.Itoa(os.Getpid())+"/exe")
+	cmd.Env = append(os.Environ(), fmt.Sprintf("TEST_SHARED_SESSION=%d-%d", os.Getpid(), time.Now().UnixNano()))
+	cmd.Stdout, cmd.Stderr = w, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Run()
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(out); err != nil || string(got) != "target false, other true\nother false\n" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// The same in the session and group of this test, whose leader may be there.
+func TestKillSparesSiblings(t *testing.T) {
+	var pids []int
+	for range 2 {
+		cmd := exec.Command("sleep", "1000")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		pids = append(pids, cmd.Process.Pid)
+	}
+	Kill(Target{Root: pids[0]})
+	if isAlive(pids[0]) || !isAlive(pids[1]) {
+		t.Error("the wrong process was killed")
+	}
+	Kill(Target{Root: os.Getpid()})
+	if !isAlive(pids[1]) {
+		t.Error("a child was killed with this process as the root")
+	}
+}
+
 // In a group that the tree is not in, nothing is killed.
 func TestKillTreeKeepsToTheGroup(t *testing.T) {
 	root, _ := start(t, 1, "_TEST_MARKER=99bb", "echo $$; exec sleep 1000")
@@ -204,81 +395,5 @@ func TestScanDoesNotAllocatePerProcess(t *testing.T) {
 	procs := r.list(make([]proc, 0, 4096))
 	if allocated := testing.AllocsPerRun(5, func() { procs = r.list(procs[:0]) }); allocated > float64(5*len(procs)+50) {
 		t.Errorf("%v allocations for %d processes", allocated, len(procs))
-	}
-}
-
-// The environment of a process is another one after execve(2): whoever is about to get the marker is found.
-func TestMarkerComesLate(t *testing.T) {
-	const marker = "_TEST_MARKER=late"
-	dir := t.TempDir()
-	_, pids := start(t, 1, "A=b", "echo $$; while ! test -e "+dir+"/go; do :; done; exec env "+marker+" sleep 1000")
-	tree := tree{marker: []byte(marker), members: make(map[int]uint64), refused: make(map[int]uint64)}
-	if n := tree.round(); n != 0 {
-		t.Fatalf("%d found too early", n)
-	}
-	if err := os.WriteFile(dir+"/go", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var r reader
-	for end := time.Now().Add(20 * time.Second); !bytes.Contains(r.read(pids[0], "environ"), []byte(marker)); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("no execve")
-		}
-	}
-	if n := tree.round(); n != 1 {
-		t.Errorf("%d found", n)
-	}
-	begin := time.Now()
-	Kill(Target{Marker: "_TEST_MARKER=nobody's"})
-	if d := time.Since(begin); d < markerWait {
-		t.Errorf("looked for %v only", d)
-	}
-}
-
-const ownEnv = "CONMONRS_TEST_OWN_SESSION"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(ownEnv) != "" {
-		killInOwnSession()
-		return
-	}
-	os.Exit(m.Run())
-}
-
-// killInOwnSession is a process whose session and group have lost their leader. It kills a child in the same.
-func killInOwnSession() {
-	var r reader
-	for {
-		self, _ := r.stat(os.Getpid())
-		if _, there := r.stat(self.session); !there {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
-	child := exec.Command("sleep", "1000")
-	if err := child.Start(); err != nil {
-		panic(err)
-	}
-	Kill(Target{Root: child.Process.Pid})
-	_ = child.Wait()
-	_, _ = os.Stdout.WriteString("alive\n")
-}
-
-func TestKillSparesItself(t *testing.T) {
-	cmd := exec.Command("/bin/sh", "-c", `"$0" &`, os.Args[0])
-	cmd.Env = append(os.Environ(), ownEnv+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if out, err := cmd.Output(); err != nil || string(out) != "alive\n" {
-		t.Errorf("got %q, %v", out, err)
-	}
-}
-
-func TestGroupOfNobody(t *testing.T) {
-	cmd := exec.Command("true")
-	if err := cmd.Run(); err != nil {
-		t.Fatal(err)
-	}
-	if g := GroupOf(cmd.Process.Pid); g == "" || g.has([]byte("0::/x")) || g.has(nil) {
-		t.Errorf("group %q of a process that has gone", g)
 	}
 }

@@ -1,0 +1,64 @@
+package daemon
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// DropPages takes what the start needed of the executable out of the memory of this process: most of its code never runs
+// again. The pages stay in the page cache, and what is needed after all is mapped again when it is touched. Pages that are
+// written to are left alone. Whatever goes wrong is of no consequence.
+func DropPages() {
+	f, err := os.Open("/proc/self/maps")
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	var buf [1024]byte // the mappings of the executable come first
+	n, _ := f.Read(buf[:])
+	var file []byte
+	for line := range bytes.Lines(buf[:n]) {
+		m, ok := parseMapping(line)
+		if !ok || file != nil && !bytes.Equal(m.file, file) {
+			return
+		}
+		file = m.file
+		if !m.writable {
+			_ = madvise(m.start, m.end-m.start, unix.MADV_DONTNEED)
+		}
+	}
+}
+
+func madvise(start, length uintptr, advice int) error {
+	_, _, errno := unix.Syscall(unix.SYS_MADVISE, start, length, uintptr(advice))
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// mapping is a line of proc_pid_maps(5) for a file.
+type mapping struct {
+	start, end uintptr
+	writable   bool
+	file       []byte // its inode and path
+}
+
+func parseMapping(line []byte) (m mapping, ok bool) {
+	fields := bytes.SplitN(bytes.TrimSuffix(line, []byte("\n")), []byte(" "), 5)
+	if len(fields) != 5 || len(fields[1]) != 4 || bytes.HasPrefix(fields[4], []byte("0 ")) {
+		return mapping{}, false
+	}
+	from, to, found := bytes.Cut(fields[0], []byte("-"))
+	start, err := strconv.ParseUint(string(from), 16, 64)
+	end, err2 := strconv.ParseUint(string(to), 16, 64)
+	if !found || err != nil || err2 != nil || start >= end {
+		return mapping{}, false
+	}
+	return mapping{
+		start: uintptr(start), end: uintptr(end), writable: fields[1][1] == 'w', file: fields[4],
+	}, true
+}
