@@ -24,6 +24,7 @@ import (
 	"github.com/conmonrs/conmonrs/cmd/internal/sockpath"
 	"github.com/conmonrs/conmonrs/io/pump"
 	"github.com/conmonrs/conmonrs/journald"
+	"github.com/conmonrs/conmonrs/oom"
 	"github.com/conmonrs/conmonrs/rpc/server"
 )
 
@@ -36,6 +37,8 @@ const (
 	poolSize = 4
 	// startSlots is how many runtimes create, and how many exec, at the same time.
 	startSlots = 8
+	// exitsGrace is how long the end waits for exit files that could not be written before.
+	exitsGrace = time.Second
 	// serverGrace is how long calls that are being answered may take at the end.
 	serverGrace = time.Second
 )
@@ -75,6 +78,7 @@ func serve(cfg *config.Config, in *daemon.Inherited) int {
 		log.Error("starter not told", "error", err)
 		return failure
 	}
+	daemon.DropPages()
 	log.Info("serving", "pid", os.Getpid(), "runtime", cfg.Runtime, "runtime_dir", cfg.RuntimeDir)
 	m.run(children, requests)
 	return 0
@@ -116,13 +120,21 @@ func newMonitor(cfg *config.Config, log *logging.Logger) (*monitor, error) {
 	m.pod = pod.New(&container.Host{
 		Runtime: oci.Runtime{Path: cfg.Runtime, Root: cfg.RuntimeRoot, LogLevel: string(cfg.LogLevel)},
 		Reaper:  m.reaper, Waiter: set, Pool: pump.NewPool(poolSize),
-		Budget: output.NewBudget(cfg.ExecOutputBudget), Exits: m.exits, Log: log,
+		Budget: output.NewBudget(cfg.ExecOutputBudget), Exits: m.exits, OOM: oom.New(pollWith(set)), Log: log,
 		RuntimeDir: cfg.RuntimeDir, ConsoleDir: consoleDir(), Environ: os.Environ(),
 		RuntimeTimeout: cfg.RuntimeTimeout, ContainerTimeout: cfg.ContainerTimeout, JournalSocket: journald.DefaultSocket,
 		Creates: make(container.Slots, startSlots), Execs: make(container.Slots, startSlots),
 	})
 	m.server = server.New(server.Options{Service: m.pod, Logger: log})
 	return m, nil
+}
+
+// pollWith has the OOM watcher's descriptors watched with all others.
+func pollWith(set *waiter.Set) oom.Poll {
+	return func(fd int, ready func()) (arm func() error, cancel func()) {
+		w := set.Watch(fd, ready)
+		return w.Arm, w.Close
+	}
 }
 
 // consoleDir returns a directory for console sockets: short, since runtimes connect to them by path, and out of reach
@@ -209,7 +221,9 @@ func (m *monitor) shutdown(graceful bool, hurry, ended chan struct{}) {
 	if left := m.pod.Kill(); left > 0 {
 		m.log.Error("containers left behind", "count", left)
 	}
-	m.exits.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), exitsGrace)
+	defer cancel()
+	m.exits.Close(ctx)
 	m.unlisten()
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/conmonrs/conmonrs/io/console"
 	"github.com/conmonrs/conmonrs/io/pump"
 	"github.com/conmonrs/conmonrs/io/stdio"
+	"github.com/conmonrs/conmonrs/oom"
 	"github.com/conmonrs/conmonrs/rpc/conmon"
 )
 
@@ -40,8 +41,9 @@ type Container struct {
 	logs    *logs
 	hub     *attach.Hub
 	out     *pump.Stream
-	err     *pump.Stream // nil with a terminal
-	leaked  []*os.File   // closed at the exit
+	err     *pump.Stream   // nil with a terminal
+	leaked  []*os.File     // closed at the exit
+	oom     *oom.Container // nil if nobody counts
 	streams sync.WaitGroup
 	settled chan struct{} // closed when the exit has been published
 
@@ -87,6 +89,7 @@ func (c *Container) Create(ctx context.Context, files Files) error {
 	}
 	created = true
 	group := proctree.CgroupOf(process.Pid, c.req.ID)
+	c.oom = c.watchOOM(process.Pid)
 	c.mu.Lock()
 	c.process, c.group = process, group
 	if d := c.host.ContainerTimeout; d > 0 {

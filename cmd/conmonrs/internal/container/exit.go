@@ -27,15 +27,17 @@ func (c *Container) exited() {
 		c.limit.Stop()
 	}
 	status := c.process.Status()
-	// 1. Nothing reads the standard input any more.
+	// 1. The control group may go any moment. An engine looks for the mark when it has the exit code.
+	c.markOOM(status)
+	// 2. Nothing reads the standard input any more.
 	_ = c.hub.CloseStdin()
-	// 2. What the container wrote before its end reaches the log before its exit code is seen.
+	// 3. What the container wrote before its end reaches the log before its exit code is seen.
 	c.drain()
-	// 3. The exit code. Engines act as soon as they see it.
+	// 4. The exit code. Engines act as soon as they see it.
 	c.host.Exits.Publish(c.log, c.req.ExitPaths, status.Code)
 	c.log.Info("container exited", "exit_code", status.Code, "signal", int(status.Signal), "core", status.Core,
 		"known", status.Known)
-	// 4. Clients learn the end after all output. One that does not read delays neither the next steps nor the next
+	// 5. Clients learn the end after all output. One that does not read delays neither the next steps nor the next
 	//    container of this id.
 	c.closeSockets()
 	told := make(chan struct{})
@@ -44,16 +46,16 @@ func (c *Container) exited() {
 		_ = c.hub.Finish()
 		_ = c.hub.Close()
 	}()
-	// 5. The engine's own command may rely on the exit files.
+	// 6. The engine's own command may rely on the exit files.
 	c.startCleanup()
-	// 6. Descriptors kept for the container's lifetime, and the id.
+	// 7. Descriptors kept for the container's lifetime, and the id.
 	closeAll(c.leaked)
 	c.closeTerminal()
 	c.move(Published)
 	c.gone()
 	close(c.settled)
 	c.log.Debug("container forgotten", "reading", c.stillRead())
-	// 7. Processes that the container left may hold its pipes: they are read into the log until they end.
+	// 8. Processes that the container left may hold its pipes: they are read into the log until they end.
 	<-told
 	c.streams.Wait()
 	_ = c.out.Close()

@@ -21,6 +21,7 @@ import (
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/waiter"
 	"github.com/conmonrs/conmonrs/io/console"
 	"github.com/conmonrs/conmonrs/io/pump"
+	"github.com/conmonrs/conmonrs/oom"
 	"github.com/conmonrs/conmonrs/rpc/conmon"
 )
 
@@ -38,6 +39,7 @@ type Host struct {
 	Pool    *pump.Pool
 	Budget  *output.Budget
 	Exits   *exitfile.Publisher
+	OOM     *oom.Watcher
 	Log     *logging.Logger
 	// RuntimeDir is where pid files of execs are written.
 	RuntimeDir string

@@ -1,14 +1,15 @@
-// Package exitfile publishes the exit code of a container in the files that an engine asked for.
+// Package exitfile publishes the exit code of a container in the files that an engine asked for, and before that the
+// mark of a container that the OOM killer ended.
 //
 // An engine reads such a file the moment it appears, so each is complete when it does: it is written beside its place and
 // renamed (rename(2)). Directories are not created, and nothing is synchronised to disk.
 package exitfile
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -44,8 +45,8 @@ type Publisher struct {
 type attempt struct {
 	log  Logger
 	path string
-	code int
-	err  error // of the last time
+	text string // content of the file
+	err  error  // of the last time
 }
 
 // New returns a Publisher.
@@ -56,11 +57,18 @@ func New() *Publisher { return &Publisher{closed: make(chan struct{})} }
 // fires. A path that fails does not keep the others from being written; failures are told to log, and those that may go
 // away tried again. A newer code for a path takes the place of an older one that has not been written.
 func (p *Publisher) Publish(log Logger, paths []string, code int) {
-	p.supersede(paths)
+	p.publish(log, paths, strconv.Itoa(code))
+}
+
+// Mark writes an empty file to all paths, in the same way.
+func (p *Publisher) Mark(log Logger, paths []string) { p.publish(log, paths, "") }
+
+func (p *Publisher) publish(log Logger, paths []string, text string) {
+	p.Forget(paths)
 	attempts, temps := make([]attempt, len(paths)), make([]string, len(paths))
 	for i, path := range paths {
-		attempts[i] = attempt{log: log, path: path, code: code}
-		temps[i], attempts[i].err = writeTemp(path, code)
+		attempts[i] = attempt{log: log, path: path, text: text}
+		temps[i], attempts[i].err = writeTemp(path, text)
 	}
 	for i := len(paths) - 1; i >= 0; i-- {
 		if attempts[i].err == nil {
@@ -78,7 +86,8 @@ func (p *Publisher) Publish(log Logger, paths []string, code int) {
 	}
 }
 
-func (p *Publisher) supersede(paths []string) {
+// Forget gives up what is still to be written to paths.
+func (p *Publisher) Forget(paths []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, path := range paths {
@@ -120,10 +129,7 @@ func (p *Publisher) retry(done chan struct{}) {
 		case <-timer.C:
 		}
 		timer.Stop()
-		p.mu.Lock()
-		attempts := maps.Clone(p.pending)
-		p.mu.Unlock()
-		for _, a := range attempts {
+		for _, a := range p.attempts() {
 			p.again(a, closing)
 		}
 		p.mu.Lock()
@@ -136,9 +142,18 @@ func (p *Publisher) retry(done chan struct{}) {
 	}
 }
 
+func (p *Publisher) attempts() (all []*attempt) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range p.pending {
+		all = append(all, a)
+	}
+	return all
+}
+
 // again tries to write one file again, for the last time if last is set.
 func (p *Publisher) again(a *attempt, last bool) {
-	temp, err := writeTemp(a.path, a.code)
+	temp, err := writeTemp(a.path, a.text)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.pending[a.path] != a { // there is a newer code
@@ -150,24 +165,35 @@ func (p *Publisher) again(a *attempt, last bool) {
 	}
 	switch {
 	case err == nil:
-		a.log.Info("exit file written after a retry", "path", a.path, "exit_code", a.code)
+		a.log.Info("exit file written after a retry", "path", a.path, "content", a.text)
 	case last || !retriable(err):
-		a.log.Error("exit file given up", "path", a.path, "exit_code", a.code, "error", err)
+		a.log.Error("exit file given up", "path", a.path, "content", a.text, "error", err)
 	default:
 		return
 	}
 	delete(p.pending, a.path)
 }
 
-// Close tries for a last time to write what is left, waits until that has been done, and reports what could not be
-// written. Nothing is published afterwards.
-func (p *Publisher) Close() {
+// Close tries for a last time to write what is left and reports what could not be written. It waits until that has been
+// done, or ctx ends: a disk may be stuck. Nothing is published afterwards.
+func (p *Publisher) Close(ctx context.Context) {
 	close(p.closed)
 	p.mu.Lock()
 	done := p.done
 	p.mu.Unlock()
-	if done != nil {
-		<-done
+	if done == nil {
+		return
+	}
+	select {
+	case <-done:
+		return
+	case <-ctx.Done():
+	}
+	if p.mu.TryLock() { // else it is held by whoever is stuck
+		defer p.mu.Unlock()
+		for _, a := range p.pending {
+			a.log.Error("exit file given up", "path", a.path, "content", a.text, "error", ctx.Err())
+		}
 	}
 }
 
@@ -180,9 +206,8 @@ func rename(temp, path string) error {
 	return nil
 }
 
-// writeTemp writes code to a new file beside path. Its name starts with a dot, which is no container id.
-func writeTemp(path string, code int) (string, error) {
-	content := []byte(strconv.Itoa(code))
+// writeTemp writes text to a new file beside path. Its name starts with a dot, which is no container id.
+func writeTemp(path, text string) (string, error) {
 	var random [8]byte
 	_, _ = unix.Getrandom(random[:], 0) // the pool has long been ready
 	temp := filepath.Join(filepath.Dir(path), ".exit-"+hex.EncodeToString(random[:]))
@@ -190,8 +215,8 @@ func writeTemp(path string, code int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("create exit file for %q: %w", path, err)
 	}
-	n, err := unix.Write(fd, content)
-	if err == nil && n != len(content) {
+	n, err := unix.Write(fd, []byte(text))
+	if err == nil && n != len(text) {
 		err = unix.ENOSPC
 	}
 	if closeErr := unix.Close(fd); err == nil {

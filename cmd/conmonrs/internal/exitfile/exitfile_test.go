@@ -32,7 +32,7 @@ func TestPublishExit(t *testing.T) {
 	if len(p.pending) != 0 {
 		t.Errorf("retry of %v", p.pending)
 	}
-	p.Close()
+	p.Close(t.Context())
 	for _, i := range []int{0, 2} {
 		got, err := os.ReadFile(paths[i])
 		if err != nil || string(got) != "-1" {
@@ -146,7 +146,7 @@ func TestExitFileOnAFullDiskIsRetried(t *testing.T) {
 	}
 	makeSpace()
 	settle(t, p)
-	p.Close()
+	p.Close(t.Context())
 	wantContent(t, paths[0], "7")
 	if n := strings.Count(log.String(), "exit file not written"); n != 1 {
 		t.Errorf("reported %d times:\n%s", n, log.String())
@@ -167,7 +167,7 @@ func TestNewerExitCodeWins(t *testing.T) {
 	makeSpace()
 	settle(t, p)
 	p.again(old, false) // a retry that was at work meanwhile
-	p.Close()
+	p.Close(t.Context())
 	wantContent(t, path, "2")
 	if entries, _ := os.ReadDir(full); len(entries) != 1 {
 		t.Errorf("left: %v", entries)
@@ -190,7 +190,7 @@ func TestExitFilesLeftAtTheEnd(t *testing.T) {
 	for end := time.Now().Add(20 * time.Second); !settleOne() && time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}
 	wantContent(t, lost, "7")
-	p.Close()
+	p.Close(t.Context())
 	if n := strings.Count(log.String(), "exit file given up"); n != 1 || p.left() != 0 {
 		t.Errorf("reported %d times, %d left:\n%s", n, p.left(), log.String())
 	}
