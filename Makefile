@@ -34,7 +34,7 @@ BUILD_FLAGS := -trimpath -buildvcs=false -buildmode=exe -ldflags "$(LDFLAGS) -fu
 
 # The executables that there are, and the programs that tests run inside containers.
 COMMANDS := $(patsubst %/,./%,$(sort $(dir $(wildcard cmd/conmonrs*/*.go))))
-TEST_COMMANDS := ./test/cmd/loggen ./test/cmd/orphans
+TEST_COMMANDS := ./test/cmd/loggen ./test/cmd/notifier ./test/cmd/orphans
 UNIT_PACKAGES = $$($(GO) list ./... | grep -vE '/test/(integration|bench|conformance)(/|$$)')
 
 RESULTS := .cache/results

@@ -52,6 +52,8 @@ type monitor struct {
 	pod    *pod.Pod
 	server *server.Server
 	served chan error
+	// manager waits for READY=1; nil if none does.
+	manager *serviceManager
 }
 
 // serve is the life of the daemon. It returns the exit status.
@@ -80,6 +82,8 @@ func serve(cfg *config.Config, in *daemon.Inherited) int {
 	}
 	daemon.DropPages()
 	log.Info("serving", "pid", os.Getpid(), "runtime", cfg.Runtime, "runtime_dir", cfg.RuntimeDir)
+	m.manager = findManager(in.Foreground, log)
+	m.manager.tell("READY=1")
 	m.run(children, requests)
 	return 0
 }
@@ -194,12 +198,15 @@ func (m *monitor) run(children, requests <-chan os.Signal) {
 			m.reaper.Sweep()
 		case <-ended:
 			return
+		case <-m.manager.asks():
+			m.manager.tell("WATCHDOG=1")
 		case sig := <-requests:
 			switch {
 			case sig != syscall.SIGINT && sig != syscall.SIGTERM:
 				m.log.Debug("signal without effect", "signal", fmt.Sprint(sig))
 			case ended == nil:
 				m.log.Info("leaving", "signal", fmt.Sprint(sig))
+				m.manager.tell("STOPPING=1")
 				ended = make(chan struct{})
 				go m.shutdown(sig == syscall.SIGTERM, hurry, ended)
 			default: // do not wait any longer

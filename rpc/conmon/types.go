@@ -80,7 +80,8 @@ type CreateContainerRequest struct {
 	AdditionalFDs []uint64
 	// LeakFDs are slots whose descriptors the monitor keeps open until the container exits.
 	LeakFDs []uint64
-	// SdNotifySocket is the host socket that notifications of the container are relayed to; empty means none.
+	// SdNotifySocket is the host socket that notifications of the container are relayed to: an absolute path, or the name
+	// of an abstract socket, which begins with '@' or a NUL byte. Empty means none.
 	SdNotifySocket string
 	// Metadata carries trace context. It may be nil.
 	Metadata map[string]string

@@ -33,7 +33,7 @@ func badCreates(dir string) map[string][]func(r *conmon.CreateContainerRequest) 
 		"commandArgs[0]":  {func(r *request) { r.CommandArgs = []string{"a\x00b"} }},
 		"cleanupCmd[0]":   {func(r *request) { r.CleanupCommand = []string{"a\x00b"} }},
 		"slot 7":          {func(r *request) { r.AdditionalFDs = []uint64{7} }, func(r *request) { r.LeakFDs = []uint64{7} }},
-		"sdnotifySocket":  {func(r *request) { r.SdNotifySocket = "/run/x" }},
+		"sdnotifySocket":  {func(r *request) { r.SdNotifySocket = "run/x" }, func(r *request) { r.SdNotifySocket = "/run/x\x00" }},
 		"cgroupManager":   {func(r *request) { r.CgroupManager = 17 }},
 		"/no/such/dir/x":  {func(r *request) { r.LogDrivers[0].Path = "/no/such/dir/x" }},
 		"logDrivers[0].":  {func(r *request) { r.LogDrivers[0].Type = 9 }},

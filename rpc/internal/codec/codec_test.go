@@ -133,6 +133,7 @@ func TestRoundTrip(t *testing.T) {
 		CgroupManager: conmon.CgroupManagerCgroupfs, AdditionalFDs: []uint64{1, math.MaxUint64}, LeakFDs: []uint64{7},
 		SdNotifySocket: "/run/n", Metadata: meta,
 	})
+	createRequest.check(t, &conmon.CreateContainerRequest{SdNotifySocket: "\x00abstract"})
 	createResponse.check(t, &conmon.CreateContainerResponse{ContainerPID: 42})
 	execRequest.check(t, &conmon.ExecSyncRequest{
 		ID: "id", Timeout: 3 * time.Second, Command: []string{"sh", "-c", ""}, Terminal: true, Env: env,
@@ -215,7 +216,6 @@ func TestInvalid(t *testing.T) {
 		{"envVars[0].key", create(conmon.CreateContainerRequest{Env: []conmon.EnvVar{{Key: "A=B"}}})},
 		{"envVars[0].key", create(conmon.CreateContainerRequest{Env: []conmon.EnvVar{{Value: "x"}}})},
 		{"envVars[1].value", create(conmon.CreateContainerRequest{Env: []conmon.EnvVar{{Key: "A"}, {Key: "B", Value: "\x00"}}})},
-		{"sdnotifySocket", create(conmon.CreateContainerRequest{SdNotifySocket: "\x00abstract"})},
 		{"cgroupManager", create(conmon.CreateContainerRequest{CgroupManager: 2})},
 		{"cgroupManager", exec(conmon.ExecSyncRequest{CgroupManager: 65535})},
 		{"command[0]", exec(conmon.ExecSyncRequest{Command: []string{"\x00"}})},

@@ -46,7 +46,7 @@ func DecodeCreateContainerRequest(w wire.Conmon_CreateContainerRequest) (*conmon
 		CgroupManager:  enum[conmon.CgroupManager](&d, "cgroupManager", w.CgroupManager(), knownCgroupManagers),
 		AdditionalFDs:  d.uint64s("additionalFds", w.AdditionalFds),
 		LeakFDs:        d.uint64s("leakFds", w.LeakFds),
-		SdNotifySocket: d.text("sdnotifySocket", w.SdnotifySocket),
+		SdNotifySocket: d.rawText("sdnotifySocket", w.SdnotifySocket),
 	}
 	return r, d.err
 }

@@ -44,6 +44,7 @@ type Container struct {
 	err     *pump.Stream   // nil with a terminal
 	leaked  []*os.File     // closed at the exit
 	oom     *oom.Container // nil if nobody counts
+	notify  *notifier      // nil if the engine wants no notifications
 	streams sync.WaitGroup
 	settled chan struct{} // closed when the exit has been published
 
@@ -108,6 +109,10 @@ func (c *Container) create(ctx context.Context, files Files, u *undo) (process *
 		return nil, err
 	}
 	u.add(c.logs.close)
+	if err := c.openNotify(u); err != nil {
+		closeAll(files.Additional)
+		return nil, err
+	}
 	l := launch{
 		slots: c.host.Creates, env: oci.Environ(c.host.Environ, envWords(c.req.Env)),
 		pidFile: filepath.Join(c.req.BundlePath, "pidfile"),

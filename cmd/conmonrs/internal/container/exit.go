@@ -31,7 +31,8 @@ func (c *Container) exited() {
 	c.markOOM(status)
 	// 2. Nothing reads the standard input any more.
 	_ = c.hub.CloseStdin()
-	// 3. What the container wrote before its end reaches the log before its exit code is seen.
+	// 3. What the container said and wrote before its end reaches the engine and the log before its exit code is seen.
+	c.notify.drain()
 	c.drain()
 	// 4. The exit code. Engines act as soon as they see it.
 	c.host.Exits.Publish(c.log, c.req.ExitPaths, status.Code)
@@ -49,6 +50,7 @@ func (c *Container) exited() {
 	// 6. The engine's own command may rely on the exit files.
 	c.startCleanup()
 	// 7. Descriptors kept for the container's lifetime, and the id.
+	c.notify.close()
 	closeAll(c.leaked)
 	c.closeTerminal()
 	c.move(Published)

@@ -79,12 +79,7 @@ func validateCreate(req *conmon.CreateContainerRequest) error {
 		func() error { return checkLogs(req.LogDrivers) },
 		func() error { return checkEnv(req.Env) },
 		func() error { return checkSlots(req) },
-		func() error {
-			if req.SdNotifySocket != "" {
-				return fmt.Errorf("sdnotifySocket: %w", notYet("relaying notifications"))
-			}
-			return nil
-		},
+		func() error { return checkNotify(req) },
 	} {
 		if err := check(); err != nil {
 			return err

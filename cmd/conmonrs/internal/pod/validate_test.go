@@ -65,11 +65,6 @@ func TestValidateCreateNamesTheField(t *testing.T) {
 	if err := validateCreate(r); err == nil || err.Error() != "no file descriptor in slot 5" {
 		t.Errorf("slot: %v", err)
 	}
-	r = good()
-	r.SdNotifySocket = "/run/x"
-	if err := validateCreate(r); !errors.Is(err, conmon.ErrNotSupported) {
-		t.Errorf("sdnotifySocket: %v", err)
-	}
 }
 
 func TestValidateExec(t *testing.T) {
