@@ -142,7 +142,7 @@ bin/test/testreport:
 
 .PHONY: lint
 lint: lint-format lint-shell $(GOLANGCI) ## gofmt, shellcheck, golangci-lint (vet and staticcheck are in it)
-	@$(GOLANGCI) run ./...
+	@GOLANGCI_LINT_CACHE=$(CURDIR)/.cache/golangci-lint $(GOLANGCI) run --allow-parallel-runners ./...
 
 .PHONY: lint-fast
 lint-fast: lint-format $(STATICCHECK) ## gofmt, vet, staticcheck
