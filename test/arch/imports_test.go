@@ -87,6 +87,12 @@ var bans = []ban{
 		reason: "executables share code in cmd/internal only",
 	},
 	{
+		from:   []string{"cmd/conmonrs-helper/..."},
+		to:     []string{"..."},
+		except: []string{"cmd/conmonrs-helper/...", "cmd/internal/...", "systemdunit", "io/stream", "rpc/client", "rpc/conmon"},
+		reason: "the helper wraps the facilities that are too heavy for the daemon, and nothing that the daemon does itself",
+	},
+	{
 		from:   []string{"cmd/conmonrs-pause/..."},
 		to:     []string{"..."},
 		except: []string{"cmd/internal/version"},
@@ -165,14 +171,14 @@ var thirdParty = []struct {
 }{
 	{"capnproto.org/go/capnp", []string{"rpc/..."}, "only rpc speaks Cap'n Proto, and rpc/conmon does not"},
 	{"golang.org/x/sys", []string{
-		"io/...", "oom", "notify", "journald", "rpc/internal/fdslot", "rpc/internal/unixpath", "cmd/internal/...",
+		"io/...", "oom", "notify", "journald", "systemdunit", "rpc/internal/fdslot", "rpc/internal/unixpath", "cmd/internal/...",
 		"cmd/conmonrs/internal/daemon", "cmd/conmonrs/internal/reaper", "cmd/conmonrs/internal/waiter",
 		"cmd/conmonrs/internal/oci", "cmd/conmonrs/internal/helper", "cmd/conmonrs/internal/exitfile",
 		"cmd/conmonrs/internal/output", "cmd/conmonrs/internal/proctree",
 		"cmd/conmonrs-pause", "cmd/conmonrs-helper/internal/...",
 	}, "system calls are wrapped once, in the leaf that owns the facility, the reaper or the daemon package"},
 	{"github.com/godbus/dbus", []string{"systemdunit"}, "the bus is systemdunit's, and never linked into the daemon"},
-	{"github.com/coreos/go-systemd", []string{"systemdunit", "cmd/conmonrs-helper/..."}, "go-systemd is systemdunit's, and never linked into the daemon"},
+	{"github.com/coreos/go-systemd", []string{"systemdunit"}, "go-systemd is systemdunit's, and never linked into the daemon"},
 	{"github.com/gorilla/websocket", []string{"io/stream"}, "websocket sessions are io/stream's, and never linked into the daemon"},
 	{"github.com/moby/spdystream", []string{"io/stream"}, "port forwarding is io/stream's, and never linked into the daemon"},
 }
