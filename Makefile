@@ -32,7 +32,8 @@ LDFLAGS := -s -w -X $(VERSION_PKG).tag=$(TAG) -X $(VERSION_PKG).commit=$(COMMIT)
 # RPC library without inlined copies: 0.1 MiB fewer pages touched (docs/performance.md).
 BUILD_FLAGS := -trimpath -buildvcs=false -buildmode=exe -ldflags "$(LDFLAGS) -funcalign=1" -gcflags=capnproto.org/go/capnp/v3/...=-l
 
-# The executables that there are, and the programs that tests run inside containers.
+# The executables that there are, each built on its own (-buildmode=exe takes one), and the programs that tests run inside
+# containers.
 COMMANDS := $(patsubst %/,./%,$(sort $(dir $(wildcard cmd/conmonrs*/*.go))))
 TEST_COMMANDS := ./test/cmd/loggen ./test/cmd/notifier ./test/cmd/orphans
 UNIT_PACKAGES = $$($(GO) list ./... | grep -vE '/test/(integration|bench|conformance)(/|$$)')
@@ -47,7 +48,7 @@ STATICCHECK := bin/tools/staticcheck
 .PHONY: build
 build: ## Build the executables into bin/
 	@mkdir -p bin
-	@CGO_ENABLED=0 $(GO) build $(BUILD_FLAGS) -o bin/ $(COMMANDS)
+	@for command in $(COMMANDS); do CGO_ENABLED=0 $(GO) build $(BUILD_FLAGS) -o bin/ $$command; done
 	@echo "built $(notdir $(COMMANDS)) in bin/"
 
 .PHONY: build-race
@@ -59,7 +60,9 @@ build-race: ## Build them with the race detector into bin/race/ (needs a C compi
 build-all: ## Build for amd64 and arm64 into bin/linux-ARCH/
 	@for arch in amd64 arm64; do \
 		mkdir -p bin/linux-$$arch; \
-		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build $(BUILD_FLAGS) -o bin/linux-$$arch/ $(COMMANDS); \
+		for command in $(COMMANDS); do \
+			CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build $(BUILD_FLAGS) -o bin/linux-$$arch/ $$command; \
+		done; \
 	done
 
 .PHONY: generate
@@ -131,7 +134,8 @@ test-tools: bin/test/testreport # Programs and test binaries that run inside con
 	@[ ! -d test/integration ] || { \
 		CGO_ENABLED=0 $(GO) test -c -buildvcs=false -o bin/test/integration.test ./test/integration; \
 		CGO_ENABLED=1 $(GO) test -race -c -buildvcs=false -o bin/test/integration-race.test ./test/integration; }
-	@CGO_ENABLED=0 $(GO) test -c -buildvcs=false -o bin/test/journald.test ./journald
+	@for package in journald systemdunit cmd/conmonrs/internal/helper; do \
+		CGO_ENABLED=0 $(GO) test -c -buildvcs=false -o bin/test/$${package##*/}.test ./$$package; done
 	@cd test/compat && CGO_ENABLED=0 $(GO) test -c -buildvcs=false -o $(CURDIR)/bin/test/compat.test .
 
 .PHONY: bin/test/testreport
