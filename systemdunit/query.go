@@ -16,6 +16,7 @@ const (
 	managerInterface = "org.freedesktop.systemd1.Manager"
 	unitInterface    = "org.freedesktop.systemd1.Unit"
 	scopeInterface   = "org.freedesktop.systemd1.Scope"
+	sliceInterface   = "org.freedesktop.systemd1.Slice"
 
 	noSuchUnit   = "org.freedesktop.systemd1.NoSuchUnit"
 	noUnitForPID = "org.freedesktop.systemd1.NoUnitForPID"
@@ -86,7 +87,7 @@ type job struct {
 	Path, Object dbus.ObjectPath
 }
 
-// stopping looks at the unit, at the machine, and at the jobs that wait for the unit or a slice around it.
+// stopping looks at the unit, which is a scope or a slice, at the machine, and at the jobs that wait for the unit or a slice around it.
 func (s *session) stopping(ctx context.Context, unit string) (bool, error) {
 	state, err := s.property(ctx, unitPath(unit), unitInterface, "ActiveState")
 	if err != nil || state == "deactivating" {
@@ -96,7 +97,11 @@ func (s *session) stopping(ctx context.Context, unit string) (bool, error) {
 	if err != nil || system == "stopping" {
 		return err == nil, err
 	}
-	slice, err := s.property(ctx, unitPath(unit), scopeInterface, "Slice")
+	iface := scopeInterface
+	if strings.HasSuffix(unit, sliceSuffix) {
+		iface = sliceInterface
+	}
+	slice, err := s.property(ctx, unitPath(unit), iface, "Slice")
 	if err != nil {
 		return false, err
 	}

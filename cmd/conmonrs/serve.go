@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/container"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/daemon"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/exitfile"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/helper"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/logging"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/oci"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/output"
@@ -49,9 +51,12 @@ type monitor struct {
 	log    *logging.Logger
 	reaper *reaper.Reaper
 	exits  *exitfile.Publisher
-	pod    *pod.Pod
-	server *server.Server
-	served chan error
+	scope  *helper.Scope
+	// stopping is sent to when systemd stops the scope that an engine has made.
+	stopping chan struct{}
+	pod      *pod.Pod
+	server   *server.Server
+	served   chan error
 	// manager waits for READY=1; nil if none does.
 	manager *serviceManager
 }
@@ -66,6 +71,9 @@ func serve(cfg *config.Config, in *daemon.Inherited) int {
 	children, requests := catchSignals()
 	m, err := newMonitor(cfg, log)
 	if err != nil {
+		return notServing(in, err)
+	}
+	if err := m.enterScope(); err != nil {
 		return notServing(in, err)
 	}
 	if err := m.listen(); err != nil {
@@ -121,16 +129,45 @@ func newMonitor(cfg *config.Config, log *logging.Logger) (*monitor, error) {
 		return nil, err
 	}
 	m := &monitor{cfg: cfg, log: log, reaper: reaper.New(set, score), exits: exitfile.New(), served: make(chan error, 1)}
-	m.pod = pod.New(&container.Host{
+	m.openScope()
+	host := &container.Host{
 		Runtime: oci.Runtime{Path: cfg.Runtime, Root: cfg.RuntimeRoot, LogLevel: string(cfg.LogLevel)},
 		Reaper:  m.reaper, Waiter: set, Pool: pump.NewPool(poolSize),
 		Budget: output.NewBudget(cfg.ExecOutputBudget), Exits: m.exits, OOM: oom.New(pollWith(set)), Log: log,
 		RuntimeDir: cfg.RuntimeDir, ConsoleDir: consoleDir(), Environ: os.Environ(),
 		RuntimeTimeout: cfg.RuntimeTimeout, ContainerTimeout: cfg.ContainerTimeout, JournalSocket: journald.DefaultSocket,
 		Creates: make(container.Slots, startSlots), Execs: make(container.Slots, startSlots),
-	})
+	}
+	m.pod = pod.New(host, m.scope)
+	host.PodName = m.pod.Name
 	m.server = server.New(server.Options{Service: m.pod, Logger: log})
 	return m, nil
+}
+
+// openScope prepares for a scope, which is entered later.
+func (m *monitor) openScope() {
+	m.stopping = make(chan struct{}, 1)
+	o := helper.ScopeOptions{
+		Log: m.log, Mode: helper.Mode(m.cfg.Scope), Slice: m.cfg.Slice, StopTimeout: m.cfg.StopTimeout,
+		OnStop: func() { m.stopping <- struct{}{} },
+	}
+	if m.cfg.Scope != config.ScopeNever {
+		h, err := helper.Open(m.reaper, os.Environ())
+		if err == nil {
+			o.Runner = h
+		} else {
+			m.log.Debug("no helper", "error", err)
+		}
+	}
+	m.scope = helper.NewScope(o)
+}
+
+// enterScope enters the scope before the monitor serves, if it must have one and is told where.
+func (m *monitor) enterScope() error {
+	if m.cfg.Scope != config.ScopeAlways || m.cfg.Slice == "" {
+		return nil
+	}
+	return m.pod.EnterScope(context.Background())
 }
 
 // pollWith has the OOM watcher's descriptors watched with all others.
@@ -191,7 +228,14 @@ func removeSocket(path string) error {
 // run handles signals until the pod has ended.
 func (m *monitor) run(children, requests <-chan os.Signal) {
 	hurry := make(chan struct{})
+	hasten := sync.OnceFunc(func() { close(hurry) })
 	var ended chan struct{}
+	leave := func(why string, wait func()) {
+		m.log.Info("leaving", "signal", why)
+		m.manager.tell("STOPPING=1")
+		ended = make(chan struct{})
+		go m.shutdown(wait, ended)
+	}
 	for {
 		select {
 		case <-children:
@@ -200,37 +244,38 @@ func (m *monitor) run(children, requests <-chan os.Signal) {
 			return
 		case <-m.manager.asks():
 			m.manager.tell("WATCHDOG=1")
+		case <-m.stopping:
+			if ended == nil {
+				leave("stop of the unit", func() { m.pod.Drain(hurry) })
+			}
 		case sig := <-requests:
 			switch {
+			case sig == syscall.SIGPIPE:
+				m.scope.CheckStop()
 			case sig != syscall.SIGINT && sig != syscall.SIGTERM:
 				m.log.Debug("signal without effect", "signal", fmt.Sprint(sig))
-			case ended == nil:
-				m.log.Info("leaving", "signal", fmt.Sprint(sig))
-				m.manager.tell("STOPPING=1")
-				ended = make(chan struct{})
-				go m.shutdown(sig == syscall.SIGTERM, hurry, ended)
-			default: // do not wait any longer
-				select {
-				case <-hurry:
-				default:
-					close(hurry)
-				}
+			case ended != nil: // do not wait any longer
+				hasten()
+			case sig == syscall.SIGTERM:
+				leave(fmt.Sprint(sig), func() { m.pod.Stop(m.cfg.StopTimeout, hurry) })
+			default:
+				leave(fmt.Sprint(sig), func() {})
 			}
 		}
 	}
 }
 
-func (m *monitor) shutdown(graceful bool, hurry, ended chan struct{}) {
+// shutdown ends the pod when wait has returned.
+func (m *monitor) shutdown(wait func(), ended chan struct{}) {
 	defer close(ended)
-	if graceful {
-		m.pod.Stop(m.cfg.StopTimeout, hurry)
-	}
+	wait()
 	if left := m.pod.Kill(); left > 0 {
 		m.log.Error("containers left behind", "count", left)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), exitsGrace)
 	defer cancel()
 	m.exits.Close(ctx)
+	m.scope.Close()
 	m.unlisten()
 }
 

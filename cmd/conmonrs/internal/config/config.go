@@ -46,6 +46,16 @@ const (
 	DriverSystemd LogDriver = "systemd" // the journal
 )
 
+// Scope is when the monitor registers itself with systemd.
+type Scope string
+
+// When to register.
+const (
+	ScopeAuto   Scope = "auto"   // where it makes sense; a failure is logged
+	ScopeAlways Scope = "always" // a failure is one of the start, or of the first create
+	ScopeNever  Scope = "never"
+)
+
 // Config is the result of Parse. Nothing changes it afterwards, so it can be
 // read from any goroutine.
 type Config struct {
@@ -64,6 +74,9 @@ type Config struct {
 	SkipFork        bool   // stay in the foreground
 	EnableTracing   bool   // accepted, not used by this build
 	TracingEndpoint string // accepted, not used by this build
+
+	Scope Scope
+	Slice string // of the scope; empty if not given
 
 	StopTimeout    time.Duration // from the stop signal to SIGKILL, at the graceful stop
 	RuntimeTimeout time.Duration // limit of one run of the OCI runtime
@@ -107,6 +120,7 @@ func newConfig() *Config {
 		Runtime:          blank,
 		RuntimeDir:       blank,
 		TracingEndpoint:  defaultTracingEndpoint,
+		Scope:            ScopeAuto,
 		StopTimeout:      defaultStopTimeout,
 		RuntimeTimeout:   defaultRuntimeTimeout,
 		ExecOutputBudget: defaultExecOutputBudget,

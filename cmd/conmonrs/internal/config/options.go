@@ -1,8 +1,10 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -50,6 +52,7 @@ var (
 	booleans    = []string{"true", "false"}
 	levels      = []string{"trace", "debug", "info", "warn", "error", "off"}
 	drivers     = []string{"none", "stdout", "systemd"}
+	scopes      = []string{"auto", "always", "never"}
 )
 
 // mainCommand returns the table of the top-level command. Version state is kept
@@ -101,6 +104,12 @@ func mainCommand(v *versionRequest) *command {
 			{long: "exec-output-budget", env: "CONMON_EXEC_OUTPUT_BUDGET", kind: single, meta: "BYTES", fallback: "67108864",
 				help: "Output of exec calls that may be held at one time, for the whole pod",
 				set:  func(c *Config, s string) (err error) { c.ExecOutputBudget, err = budget(s); return err }},
+			{long: "scope", env: "CONMON_SCOPE", kind: single, meta: "WHEN", values: scopes, fallback: "auto",
+				help: "Register the monitor with systemd as a scope in the pod's slice; 'always' makes a failure fatal",
+				set:  func(c *Config, s string) error { c.Scope = Scope(s); return nil }},
+			{long: "slice", env: "CONMON_SLICE", kind: single, meta: "SLICE",
+				help: "Slice of the scope, instead of that of the first container",
+				set:  func(c *Config, s string) error { c.Slice = s; return checkSlice(s) }},
 			{long: "cgroup-manager", short: 'c', kind: ignored, meta: "CGROUP_MANAGER", hidden: true, empty: true},
 		},
 	}
@@ -145,6 +154,19 @@ const maxSeconds = 366 * 24 * 3600
 func seconds(s string, least int64) (time.Duration, error) {
 	n, err := number(s, least, maxSeconds)
 	return time.Duration(n) * time.Second, err
+}
+
+// checkSlice takes what systemd takes as the name of a slice; see systemd.slice(5) and systemd.unit(5).
+func checkSlice(name string) error {
+	const maxName = 255
+	prefix, ok := strings.CutSuffix(name, ".slice")
+	const valid = `abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:-_.\`
+	bad := func(r rune) bool { return !strings.ContainsRune(valid, r) }
+	dashes := prefix != "-" && (strings.HasPrefix(prefix, "-") || strings.HasSuffix(prefix, "-") || strings.Contains(prefix, "--"))
+	if !ok || prefix == "" || len(name) > maxName || strings.ContainsFunc(prefix, bad) || dashes {
+		return errors.New("not the name of a slice")
+	}
+	return nil
 }
 
 // minBudget is one read of one stream; maxBudget keeps sums far from overflow.

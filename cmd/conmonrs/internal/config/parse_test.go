@@ -48,6 +48,9 @@ func TestParse(t *testing.T) {
 				c.LogLevel, c.LogDriver, c.TracingEndpoint, c.SkipFork = LevelTrace, DriverNone, "u", true
 				c.StopTimeout, c.RuntimeTimeout, c.ContainerTimeout, c.ExecOutputBudget = 0, 3*time.Second, 4*time.Second, 65536
 			})},
+		{name: "scope", args: "--scope=never --slice kubepods-pod1.slice",
+			want: change(func(c *Config) { c.Scope, c.Slice = ScopeNever, "kubepods-pod1.slice" })},
+		{name: "root slice", args: "--slice=-.slice", want: change(func(c *Config) { c.Slice = "-.slice" })},
 		{name: "empty endpoint", args: "--tracing-endpoint=", want: change(func(c *Config) { c.TracingEndpoint = "" })},
 		{name: "legacy cgroup manager", args: "--cgroup-manager systemd -c cgroupfs -c=x -cy --cgroup-manager=", want: newConfig()},
 		{name: "end of options", args: "--skip-fork --", want: change(func(c *Config) { c.SkipFork = true })},
@@ -173,6 +176,10 @@ func TestUsageErrors(t *testing.T) {
 		{"number negative", []string{"--stop-timeout=-1"}, nil, "error: invalid value '-1' for '--stop-timeout <SECONDS>': " + seconds0},
 		{"number too large", []string{"--stop-timeout=99999999999999999999"}, nil, "error: invalid value '99999999999999999999' for '--stop-timeout <SECONDS>': " + seconds0},
 		{"number zero", []string{"--runtime-timeout=0"}, nil, "error: invalid value '0' for '--runtime-timeout <SECONDS>': not a whole number from 1 to 31622400"},
+		{"scope", []string{"--scope=maybe"}, nil, "error: invalid value 'maybe' for '--scope <WHEN>'\n  [possible values: auto, always, never]"},
+		{"slice that is none", []string{"--slice=a.scope"}, nil, "error: invalid value 'a.scope' for '--slice <SLICE>': not the name of a slice"},
+		{"slice with a path", nil, []string{"CONMON_SLICE=a/b.slice"}, "error: invalid value 'a/b.slice' for '--slice <SLICE>': not the name of a slice"},
+		{"slice with an empty part", []string{"--slice=a--b.slice"}, nil, "error: invalid value 'a--b.slice' for '--slice <SLICE>': not the name of a slice"},
 		{"budget too small", nil, []string{"CONMON_EXEC_OUTPUT_BUDGET=1"}, "error: invalid value '1' for '--exec-output-budget <BYTES>': not a whole number from 65536 to 1099511627776"},
 		{"pod id missing", []string{"pause"}, nil, "error: the following required arguments were not provided:\n  --pod-id <POD_ID>"},
 		{"pod id missing beside version", []string{"--version=full", "pause"}, nil, "error: the following required arguments were not provided:\n  --pod-id <POD_ID>"},

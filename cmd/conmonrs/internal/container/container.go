@@ -79,9 +79,7 @@ func (c *Container) Create(ctx context.Context, files Files) error {
 		if !created {
 			u.run()
 			closeAll(c.leaked)
-			c.move(CreateFailed)
-			c.gone()
-			close(c.settled)
+			c.Abandon()
 		}
 	}()
 	process, err := c.create(ctx, files, &u)
@@ -101,6 +99,13 @@ func (c *Container) Create(ctx context.Context, files Files) error {
 	process.OnExit(c.exited) // before anything that could be held up
 	c.log.Info("container created", "pid", process.Pid)
 	return nil
+}
+
+// Abandon takes the place of Create for a container that is not to be.
+func (c *Container) Abandon() {
+	c.move(CreateFailed)
+	c.gone()
+	close(c.settled)
 }
 
 func (c *Container) create(ctx context.Context, files Files, u *undo) (process *reaper.Process, err error) {

@@ -53,6 +53,8 @@ type Host struct {
 	ContainerTimeout time.Duration
 	// JournalSocket is where logs of the journald driver go.
 	JournalSocket string
+	// PodName returns namespace and name of the pod, empty if they are not known.
+	PodName func() string
 	// Creates and Execs bound how many runtimes start at the same time; how many processes run is not bounded.
 	Creates, Execs Slots
 }

@@ -24,7 +24,7 @@ func (c *Container) watchOOM(pid int) *oom.Container {
 		return nil
 	}
 	w, err := c.host.OOM.Add(oom.Group{Dir: dir, Unified: unified}, pid, func(k oom.Kill) {
-		c.log.Warn("process killed by the OOM killer, container goes on", killArgs(k)...)
+		c.log.Warn("process killed by the OOM killer, container goes on", c.killArgs(k)...)
 	})
 	switch {
 	case err == nil:
@@ -47,12 +47,15 @@ func (c *Container) markOOM(status reaper.Status) {
 	c.host.Exits.Mark(c.log, c.req.OOMExitPaths)
 	go func() {
 		verdict.Explain()
-		c.log.Warn("container killed by the OOM killer", killArgs(verdict.Kill)...)
+		c.log.Warn("container killed by the OOM killer", c.killArgs(verdict.Kill)...)
 	}()
 }
 
-func killArgs(k oom.Kill) []any {
+func (c *Container) killArgs(k oom.Kill) []any {
 	args := []any{"kills", k.Count}
+	if name := c.host.PodName(); name != "" {
+		args = append(args, "pod", name)
+	}
 	if k.Limit != oom.LimitUnknown {
 		args = append(args, "limit", string(k.Limit))
 	}

@@ -46,9 +46,6 @@ func (h *Host) run(ctx context.Context, args []string) (string, error) {
 	return out.message(), nil
 }
 
-// maxConfig bounds what is read of a bundle's configuration.
-const maxConfig = 16 << 20
-
 // stopSignal returns the signal that asks the container to end.
 func (c *Container) stopSignal() syscall.Signal {
 	f, err := oci.OpenConfig(c.req.BundlePath)
@@ -56,7 +53,7 @@ func (c *Container) stopSignal() syscall.Signal {
 		return syscall.SIGTERM
 	}
 	defer f.Close()
-	config, err := io.ReadAll(io.LimitReader(f, maxConfig))
+	config, err := io.ReadAll(io.LimitReader(f, oci.MaxConfig))
 	if err != nil {
 		return syscall.SIGTERM
 	}

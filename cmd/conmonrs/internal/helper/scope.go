@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -54,6 +55,8 @@ type ScopeOptions struct {
 	Slice, After string
 	// StopTimeout is how long the monitor may take to end when its unit is stopped.
 	StopTimeout time.Duration
+	// OnUnit is called once, when the unit is known. It must not call methods of the Scope.
+	OnUnit func(unit string)
 	// OnStop is called once, when the unit is found to be stopping. It must neither block nor call Close.
 	OnStop func()
 }
@@ -71,6 +74,7 @@ type Scope struct {
 
 	mu       sync.Mutex
 	unit     string // empty while there is none
+	slice    string // that the containers' units are in, empty if it is not known
 	final    bool   // there will be no other outcome
 	err      error  // of the last attempt, with Always
 	retry    time.Time
@@ -95,6 +99,18 @@ func NewScope(o ScopeOptions) *Scope {
 	return s
 }
 
+// Mode returns whether a scope is wanted.
+func (s *Scope) Mode() Mode { return s.o.Mode }
+
+// Wanted tells whether Ensure would make an attempt.
+func (s *Scope) Wanted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.wantedLocked()
+}
+
+func (s *Scope) wantedLocked() bool { return s.unit == "" && !s.final && !time.Now().Before(s.retry) }
+
 // Place is where a scope is registered.
 type Place struct {
 	// PodID makes its name. CgroupsPath is linux.cgroupsPath of a container, in the form slice:prefix:name.
@@ -112,7 +128,7 @@ func (s *Scope) Ensure(ctx context.Context, p Place) error {
 	s.ensuring.Lock()
 	defer s.ensuring.Unlock()
 	s.mu.Lock()
-	done := s.unit != "" || s.final || time.Now().Before(s.retry)
+	done := !s.wantedLocked()
 	err := s.err
 	s.mu.Unlock()
 	if done {
@@ -123,12 +139,16 @@ func (s *Scope) Ensure(ctx context.Context, p Place) error {
 	defer s.mu.Unlock()
 	s.err = nil
 	if err == nil {
+		s.slice = sliceOf(s.o.Slice, p.CgroupsPath)
 		s.unit, s.sent, s.fixed = result["unit"], p.Description, result["described"] == "no"
 		if s.want == "" {
 			s.want = p.Description
 		}
 		if s.want != s.sent {
 			s.describe.kick()
+		}
+		if s.o.OnUnit != nil {
+			s.o.OnUnit(s.unit)
 		}
 		s.o.Log.Info("scope "+result["action"], "unit", s.unit, "properties_unknown", result["dropped"])
 		return nil
@@ -245,6 +265,30 @@ func (s *Scope) ask() {
 	if s.o.OnStop != nil {
 		s.o.OnStop()
 	}
+}
+
+// SliceStopping tells whether the slice of the containers is being stopped, or the whole machine: then systemd has told the
+// containers itself. It is false where that cannot be learnt.
+func (s *Scope) SliceStopping(ctx context.Context) bool {
+	s.mu.Lock()
+	unit, slice := s.unit, s.slice
+	s.mu.Unlock()
+	if unit == "" || slice == "" {
+		return false
+	}
+	result, err := s.run(ctx, "stopping", "--unit="+slice)
+	if err != nil {
+		s.o.Log.Warn("not known whether the slice is being stopped", "slice", slice, "error", err)
+	}
+	return result["stopping"] == "yes"
+}
+
+// sliceOf returns the slice of units of containers: what linux.cgroupsPath begins with, else what was given.
+func sliceOf(given, cgroupsPath string) string {
+	if slice, _, ok := strings.Cut(cgroupsPath, ":"); ok && strings.HasSuffix(slice, ".slice") {
+		return slice
+	}
+	return given
 }
 
 // Close takes back what is to be told to systemd later, and ends what is being told.

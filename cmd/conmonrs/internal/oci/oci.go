@@ -158,6 +158,9 @@ func hasKey(env []string, key string) bool {
 	return false
 }
 
+// MaxConfig bounds what is read of a bundle's configuration.
+const MaxConfig = 16 << 20
+
 // OpenConfig opens the configuration of a bundle for reading. It does not wait where a FIFO is in its place, or somebody
 // holds a lease on it; what is not a regular file is an error.
 func OpenConfig(bundle string) (*os.File, error) {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/container"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/helper"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/oci"
 	"github.com/conmonrs/conmonrs/cmd/internal/version"
 	"github.com/conmonrs/conmonrs/rpc/conmon"
 	"github.com/conmonrs/conmonrs/rpc/server"
@@ -27,6 +29,7 @@ const settlePause = 20 * time.Millisecond
 // Pod implements server.Service.
 type Pod struct {
 	host    *container.Host
+	scope   *helper.Scope
 	version func() version.Info // parsed once, at the first call
 	// work ends with the monitor: creates and execs under way are given up.
 	work context.Context
@@ -36,13 +39,14 @@ type Pod struct {
 	closing    bool
 	containers map[string]*container.Container
 	execs      map[*container.Exec]string // to the id of its container
+	info       oci.Pod                    // zero as long as nothing is known
 }
 
 // New returns a pod without containers.
-func New(h *container.Host) *Pod {
+func New(h *container.Host, scope *helper.Scope) *Pod {
 	work, stop := context.WithCancel(context.Background())
 	return &Pod{
-		host: h, work: work, stop: stop,
+		host: h, scope: scope, work: work, stop: stop,
 		version:    sync.OnceValue(func() version.Info { return version.Get(false) }),
 		containers: make(map[string]*container.Container), execs: make(map[*container.Exec]string),
 	}
@@ -71,10 +75,22 @@ func (p *Pod) CreateContainer(
 	if err != nil {
 		return nil, err
 	}
-	if err := c.Create(p.work, container.Files{}); err != nil {
+	if err := p.create(c, req); err != nil {
 		return nil, err
 	}
 	return &conmon.CreateContainerResponse{ContainerPID: uint32(c.PID())}, nil
+}
+
+func (p *Pod) create(c *container.Container, req *conmon.CreateContainerRequest) error {
+	if err := p.enterScope(req); err != nil {
+		c.Abandon()
+		return err
+	}
+	if err := c.Create(p.work, container.Files{}); err != nil {
+		return err
+	}
+	p.describe()
+	return nil
 }
 
 // reserve takes the id. It is free again when the container has ended or could not be created. An engine that has seen
@@ -114,6 +130,7 @@ func (p *Pod) tryReserve(req *conmon.CreateContainerRequest) (c, old *container.
 // forget is called when a container has ended. Execs that are left, in containers that share the pid namespace of
 // others, end with it.
 func (p *Pod) forget(c *container.Container) {
+	defer p.describe()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.containers, c.ID())

@@ -7,23 +7,48 @@ import (
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/container"
 )
 
-// Stop asks all containers to end and waits until they have, for at most grace, or until hurry is closed. New work is
-// refused from now on. Kill follows in any case.
+// askLimit bounds the question whether systemd stops the containers itself, and sliceMargin is how much longer they are
+// waited for then. systemd waits longer for the monitor.
+const (
+	askLimit    = 2 * time.Second
+	sliceMargin = 15 * time.Second
+)
+
+// Stop asks all containers to end and waits until they have, for at most grace, or until hurry is closed. If systemd
+// stops the slice that they are in, it has asked them itself: twice would be once too often. New work is refused from now
+// on. Kill follows in any case.
 func (p *Pod) Stop(grace time.Duration, hurry <-chan struct{}) {
 	p.close()
+	ask, done := context.WithTimeout(context.Background(), min(askLimit, grace))
+	asked := p.scope.SliceStopping(ask)
+	done()
+	if asked {
+		grace += sliceMargin
+		p.host.Log.Info("containers are stopped by systemd", "slice_stopping", true)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	containers := p.list()
-	for _, c := range containers {
-		go c.Stop(ctx) // not waited for: its bundle may be on a file system that does not answer
+	if !asked {
+		for _, c := range p.list() {
+			go c.Stop(ctx) // not waited for: its bundle may be on a file system that does not answer
+		}
 	}
-	for _, c := range containers {
+	p.wait(ctx.Done(), hurry)
+}
+
+// Drain waits until all containers have ended, or hurry is closed. New work is refused from now on.
+func (p *Pod) Drain(hurry <-chan struct{}) {
+	p.close()
+	p.wait(nil, hurry)
+}
+
+func (p *Pod) wait(done, hurry <-chan struct{}) {
+	for _, c := range p.list() {
 		select {
 		case <-c.Settled():
-		case <-ctx.Done():
+		case <-done:
 			return
 		case <-hurry:
-			cancel()
 			return
 		}
 	}
