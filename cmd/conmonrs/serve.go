@@ -59,6 +59,7 @@ type monitor struct {
 	served   chan error
 	// manager waits for READY=1; nil if none does.
 	manager *serviceManager
+	crash   *daemon.CrashOutput // set before the monitor serves
 }
 
 // serve is the life of the daemon. It returns the exit status.
@@ -82,6 +83,12 @@ func serve(cfg *config.Config, in *daemon.Inherited) int {
 	if err := daemon.Detach(in.Foreground || cfg.LogDriver == config.DriverStdout); err != nil {
 		m.unlisten()
 		return notServing(in, err)
+	}
+	if m.crash, err = daemon.ReportCrashes(journald.DefaultStdout); err != nil {
+		log.Debug("tracebacks go to standard error only", "error", err)
+	}
+	if unit := m.scope.Unit(); unit != "" {
+		m.inUnit(unit)
 	}
 	if err := in.Ready(); err != nil { // the starter has gone: so has whoever would use this monitor
 		m.unlisten()
@@ -149,7 +156,7 @@ func (m *monitor) openScope() {
 	m.stopping = make(chan struct{}, 1)
 	o := helper.ScopeOptions{
 		Log: m.log, Mode: helper.Mode(m.cfg.Scope), Slice: m.cfg.Slice, StopTimeout: m.cfg.StopTimeout,
-		OnStop: func() { m.stopping <- struct{}{} },
+		OnUnit: m.inUnit, OnStop: func() { m.stopping <- struct{}{} },
 	}
 	if m.cfg.Scope != config.ScopeNever {
 		h, err := helper.Open(m.reaper, os.Environ())
@@ -160,6 +167,16 @@ func (m *monitor) openScope() {
 		}
 	}
 	m.scope = helper.NewScope(o)
+}
+
+// inUnit says where a traceback belongs. A scope that is entered before tracebacks are reported is told then.
+func (m *monitor) inUnit(unit string) {
+	if m.crash == nil {
+		return
+	}
+	if err := m.crash.Renew(unit); err != nil {
+		m.log.Debug("tracebacks will not name the unit", "error", err)
+	}
 }
 
 // enterScope enters the scope before the monitor serves, if it must have one and is told where.
@@ -240,6 +257,7 @@ func (m *monitor) run(children, requests <-chan os.Signal) {
 		select {
 		case <-children:
 			m.reaper.Sweep()
+			m.crash.Check()
 		case <-ended:
 			return
 		case <-m.manager.asks():

@@ -69,6 +69,7 @@ func Enter() (*Inherited, error) {
 		return nil, nil
 	}
 	os.Unsetenv(marker)
+	dumpCore()
 	for _, s := range settings {
 		name := s[0]
 		if old, ok := os.LookupEnv(saved + name); ok {

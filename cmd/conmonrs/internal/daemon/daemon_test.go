@@ -112,6 +112,8 @@ func TestMain(m *testing.M) {
 	case os.Getenv("TEST_FAIL") != "":
 		in.Fail(os.ErrInvalid)
 		os.Exit(1)
+	case os.Getenv("TEST_FAULT") != "":
+		crash(in, os.Getenv("TEST_FAULT"))
 	case os.Getenv("TEST_CRASH") != "":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	default:
