@@ -100,7 +100,7 @@ bench: ## Measure memory, log throughput and latency beside what is installed (r
 test: ## Everything that must pass: lint, generated code, unit, integration, compat (root)
 	@test/env/setup test lint
 	@$(MAKE) bin/test/testreport
-	@test/env/run-steps test lint generate-check unit integration compat
+	@test/env/run-steps test lint generate-check unit integration integration-vm compat
 
 .PHONY: test-long
 test-long: export CONMONRS_TEST_SCALE = 100
@@ -109,12 +109,17 @@ test-long: ## The same with a hundred times the load where it counts (hours)
 
 .PHONY: unit
 unit: bin/test/testreport ## Unit tests of all packages, with the race detector
-	@CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 10m -json -run '$(RUN)' $(UNIT_PACKAGES) | $(REPORT) -name unit
+	@CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 10m -json -run '$(RUN)' -skip '^TestVM' $(UNIT_PACKAGES) | $(REPORT) -name unit
 
 .PHONY: integration
 integration: test-tools ## The monitor with real runtimes, here and under systemd in namespaces (root)
 	@$(MAKE) build build-race
 	@test/env/run-integration
+
+.PHONY: integration-vm
+integration-vm: test-tools ## Tests that need a machine of their own, in a virtual one (root)
+	@$(MAKE) build
+	@test/env/run-integration vm
 
 .PHONY: compat
 compat: bin/test/testreport ## The published client library against our monitor (root)

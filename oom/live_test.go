@@ -237,7 +237,7 @@ func poll(t *testing.T) Poll {
 }
 
 // R071: the limit of the container.
-func TestLiveOverTheLimit(t *testing.T) {
+func TestOOMOverTheLimit(t *testing.T) {
 	h := realHierarchy(t)
 	w := New(poll(t))
 	for i := range 5 {
@@ -274,7 +274,7 @@ func (w *Watcher) checkEmpty(t *testing.T) {
 }
 
 // R073: the container goes on after a child was killed. Its own end, whatever it is, is not the OOM killer's.
-func TestLiveChildKilled(t *testing.T) {
+func TestOOMChildKilled(t *testing.T) {
 	h := realHierarchy(t)
 	w := New(poll(t))
 	for name, end := range map[string]func(c *container){
@@ -298,7 +298,7 @@ func TestLiveChildKilled(t *testing.T) {
 }
 
 // A shell whose command was killed, and that passes it on.
-func TestLivePassedOn(t *testing.T) {
+func TestOOMPassedOn(t *testing.T) {
 	h := realHierarchy(t)
 	w := New(poll(t))
 	c := runIn(t, w, h.group(t, "c", memory), "shell")
@@ -310,7 +310,7 @@ func TestLivePassedOn(t *testing.T) {
 }
 
 // A container is not blamed for the kill of its sibling, though killed itself at the same time by somebody else.
-func TestLiveSibling(t *testing.T) {
+func TestOOMSibling(t *testing.T) {
 	h := realHierarchy(t)
 	w := New(poll(t))
 	for i := range 5 {
@@ -329,7 +329,7 @@ func TestLiveSibling(t *testing.T) {
 }
 
 // The limit of the group above is hit.
-func TestLivePodLimit(t *testing.T) {
+func TestOOMPodLimit(t *testing.T) {
 	h := realHierarchy(t)
 	h.limit(t, h.root, memory)
 	w := New(poll(t))
@@ -349,7 +349,7 @@ func TestLivePodLimit(t *testing.T) {
 }
 
 // memory.oom.group: all processes of the group are killed.
-func TestLiveOOMGroup(t *testing.T) {
+func TestOOMGroup(t *testing.T) {
 	h := realHierarchy(t)
 	g := h.group(t, "c", memory)
 	if err := os.WriteFile(g.Dir+"/memory.oom.group", []byte("1"), 0); err != nil {
@@ -365,7 +365,7 @@ func TestLiveOOMGroup(t *testing.T) {
 }
 
 // R072: the group has gone before it can be read.
-func TestLiveGroupGone(t *testing.T) {
+func TestOOMGroupGone(t *testing.T) {
 	h := realHierarchy(t)
 	w := New(func(int, func()) (arm func() error, cancel func()) { // nobody looks before the end
 		return func() error { return nil }, func() {}
@@ -394,7 +394,7 @@ func TestLiveGroupGone(t *testing.T) {
 }
 
 // R076: one inotify instance for all.
-func TestLiveOneInstance(t *testing.T) {
+func TestOOMOneInstance(t *testing.T) {
 	h := realHierarchy(t)
 	instances := 0
 	w := New(func(int, func()) (arm func() error, cancel func()) {
