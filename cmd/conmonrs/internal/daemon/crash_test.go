@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/conmonrs/conmonrs/journald"
 )
 
 // faults are the ways in which a monitor can die of a fault. Signals sent from outside end like those that the fault of
@@ -51,7 +54,7 @@ func crash(in *Inherited, fault string) {
 }
 
 // runCrash has a stand-in die and returns how, and what it printed to standard error.
-func runCrash(t *testing.T, fault string, env ...string) (ws syscall.WaitStatus, stderr string) {
+func runCrash(t *testing.T, fault string, env ...string) (state *os.ProcessState, stderr string) {
 	t.Helper()
 	lock, err := Lock(t.TempDir())
 	if err != nil {
@@ -64,12 +67,12 @@ func runCrash(t *testing.T, fault string, env ...string) (ws syscall.WaitStatus,
 	var text bytes.Buffer
 	child.Stderr = &text
 	_ = child.Run()
-	return child.ProcessState.Sys().(syscall.WaitStatus), text.String()
+	return child.ProcessState, text.String()
 }
 
-func checkCrash(t *testing.T, fault, text string, ws syscall.WaitStatus) {
+func checkCrash(t *testing.T, fault, text string, state *os.ProcessState) {
 	t.Helper()
-	if !ws.Signaled() || ws.Signal() != syscall.SIGABRT {
+	if ws := state.Sys().(syscall.WaitStatus); !ws.Signaled() || ws.Signal() != syscall.SIGABRT {
 		t.Errorf("ended with %#x, want death by SIGABRT", ws)
 	}
 	for _, want := range []string{faults[fault].text, "goroutine ", ".go:"} {
@@ -84,9 +87,9 @@ func TestCrashInBackground(t *testing.T) {
 	for fault := range faults {
 		t.Run(fault, func(t *testing.T) {
 			path, received := fakeJournal(t)
-			ws, stderr := runCrash(t, fault, "TEST_JOURNAL="+path)
+			state, stderr := runCrash(t, fault, "TEST_JOURNAL="+path)
 			text := <-received
-			checkCrash(t, fault, text, ws)
+			checkCrash(t, fault, text, state)
 			if header := "conmonrs\n\n2\n0\n0\n0\n0\n"; !strings.HasPrefix(text, header) {
 				t.Errorf("header is %.60q", text)
 			}
@@ -100,15 +103,49 @@ func TestCrashInBackground(t *testing.T) {
 // A standard error that somebody may read gets it as well.
 func TestCrashInForeground(t *testing.T) {
 	path, received := fakeJournal(t)
-	ws, stderr := runCrash(t, "panic", "TEST_JOURNAL="+path, "TEST_KEEP_STDERR=1")
-	checkCrash(t, "panic", stderr, ws)
-	checkCrash(t, "panic", <-received, ws)
+	state, stderr := runCrash(t, "panic", "TEST_JOURNAL="+path, "TEST_KEEP_STDERR=1")
+	checkCrash(t, "panic", stderr, state)
+	checkCrash(t, "panic", <-received, state)
 }
 
 func TestCrashWithoutJournal(t *testing.T) {
 	for fault := range faults {
-		ws, stderr := runCrash(t, fault, "TEST_KEEP_STDERR=1")
-		checkCrash(t, fault, stderr, ws)
+		state, stderr := runCrash(t, fault, "TEST_KEEP_STDERR=1")
+		checkCrash(t, fault, stderr, state)
+	}
+}
+
+// A real panic, with the real journald and systemd-coredump. (Package integration has the real monitor.)
+func TestVMPanic(t *testing.T) {
+	if os.Getenv("CONMONRS_TEST_ENV") != "vm" {
+		if os.Getenv("CONMONRS_REQUIRE_ALL") == "1" {
+			t.Fatal("needs the virtual machine (make integration-vm)")
+		}
+		t.Skip("needs the virtual machine (make integration-vm)")
+	}
+	state, _ := runCrash(t, "panic", "TEST_JOURNAL="+journald.DefaultStdout)
+	pid := strconv.Itoa(state.Pid())
+	text := waitFor(t, "main.main()", "journalctl", "--no-pager", "-o", "cat", "-t", "conmonrs", "_PID="+pid)
+	checkCrash(t, "panic", text, state)
+	dump := waitFor(t, "Storage:", "coredumpctl", "--no-pager", "info", pid)
+	for _, want := range []string{" (conmonrs)\n", "Signal: 6 (ABRT)", "(present)\n"} {
+		if !strings.Contains(dump, want) {
+			t.Errorf("no %q in what coredumpctl says:\n%s", want, dump)
+		}
+	}
+}
+
+// waitFor runs a command until want is in what it prints.
+func waitFor(t *testing.T, want string, command ...string) string {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
+		if strings.Contains(string(out), want) {
+			return string(out)
+		}
+		if time.Now().After(end) {
+			t.Fatalf("no %q from %q: %v: %.3000s", want, command, err, out)
+		}
 	}
 }
 
