@@ -123,3 +123,11 @@ func TestAllowedSkipsNeedReason(t *testing.T) {
 		t.Error("a skip without a reason was accepted")
 	}
 }
+
+func TestMatchesAny(t *testing.T) {
+	for test, want := range map[string]bool{"TestRoot": true, "TestRoot/a": true, "TestRoot/a/b": true, "TestOther/TestRoot": false, "Test": false, "": false} {
+		if got := matchesAny([]string{"TestRo*"}, test); got != want {
+			t.Errorf("%q: %v", test, got)
+		}
+	}
+}

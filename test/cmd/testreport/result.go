@@ -92,10 +92,13 @@ func (res *result) printSkips(out io.Writer, allowed []string, strict bool) int 
 	return refused
 }
 
+// matchesAny tells whether a pattern matches the test or one of its parents.
 func matchesAny(patterns []string, test string) bool {
 	for _, pattern := range patterns {
-		if ok, _ := path.Match(pattern, test); ok {
-			return true
+		for name := test; name != "."; name = path.Dir(name) {
+			if ok, _ := path.Match(pattern, name); ok {
+				return true
+			}
 		}
 	}
 	return false
