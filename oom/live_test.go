@@ -418,6 +418,37 @@ func TestOOMOneInstance(t *testing.T) {
 	w.checkEmpty(t)
 }
 
+// R076: without an instance the counters are read at the end.
+func TestOOMWithoutInotify(t *testing.T) {
+	h := realHierarchy(t)
+	if !h.unified {
+		t.Skip("version 1 does without inotify; the virtual machine has the unified hierarchy")
+	}
+	var all []int
+	for {
+		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+		if err != nil {
+			break
+		}
+		all = append(all, fd)
+	}
+	defer func() {
+		for _, fd := range all {
+			unix.Close(fd)
+		}
+	}()
+	w := New(poll(t))
+	c := runIn(t, w, h.group(t, "c", memory), "hog")
+	if w.inotify != nil {
+		t.Fatal("there is an instance")
+	}
+	c.start()
+	if v := c.wait(); !v.Killed {
+		t.Errorf("%+v", v)
+	}
+	w.checkEmpty(t)
+}
+
 func TestAddWithoutController(t *testing.T) {
 	w := New(nil)
 	for _, unified := range []bool{true, false} {

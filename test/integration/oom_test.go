@@ -2,11 +2,13 @@ package integration
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -241,6 +243,49 @@ func TestOOMWatchIsShared(t *testing.T) {
 		}
 		if instances > 1 {
 			t.Errorf("%d inotify instances", instances)
+		}
+	})
+}
+
+// The container ends by itself while a child is killed: whichever is first, it is the container's own exit.
+func TestOOMDuringExit(t *testing.T) {
+	needMemoryLimits(t)
+	each(t, func(t *testing.T, v variant) {
+		p := newPod(t, v, podOptions{})
+		for i := range scaled(4) {
+			id := fmt.Sprint("c", i)
+			pid := p.runRequest(p.limited(id, "trap 'exit 7' TERM; echo ready; "+hog+" & while :; do usleep 1000; done"))
+			p.waitOutput(id, "ready")
+			time.Sleep(time.Duration(rand.IntN(40)) * time.Millisecond) // to hit any moment, not to wait for one
+			if err := unix.Kill(pid, unix.SIGTERM); err != nil {
+				t.Error(err)
+			}
+			p.wantExit(id, 7)
+			if p.marked(id) {
+				t.Errorf("%s is marked", id)
+			}
+		}
+	})
+}
+
+// R079: containers that have gone before anybody looks are nothing to warn of.
+func TestOOMWatchOfShortLives(t *testing.T) {
+	needMemoryLimits(t)
+	eachRuntime(t, func(t *testing.T, v variant) {
+		p := newPod(t, v, podOptions{})
+		for i := range scaled(5) {
+			id := fmt.Sprint("c", i)
+			p.runRequest(p.limited(id, "exit 0"))
+			p.wantExit(id, 0)
+			p.mustCommand("delete", id)
+			if p.marked(id) {
+				t.Errorf("%s is marked", id)
+			}
+		}
+		for _, level := range []string{" WARN ", "ERROR "} {
+			if lines := p.reported(level); len(lines) > 0 {
+				t.Errorf("reported: %q", lines)
+			}
 		}
 	})
 }

@@ -46,28 +46,34 @@ func CgroupOf(pid int, id string) Cgroup {
 // directory is empty if there is none.
 func MemoryOf(pid int, id string) (dir string, unified bool) {
 	var r reader
-	const controller = "memory"
-	groups, own := paths(r.read(pid, "cgroup")), paths(r.read(os.Getpid(), "cgroup"))
-	path, ok := groups[""]
-	unified = true
-	for controllers, p := range groups {
-		if slices.Contains(strings.Split(controllers, ","), controller) {
-			path, unified, ok = p, false, true
-			own[""] = own[controllers]
-		}
-	}
+	own, _ := memoryPath(paths(r.read(os.Getpid(), "cgroup")))
+	path, unified := memoryPath(paths(r.read(pid, "cgroup")))
 	if part := ownPart(path, id); part != "" {
 		path = part
 	} else {
 		path = strings.TrimSuffix(path, "/container") // crun's own
 	}
 	switch {
-	case !ok || path == own[""] || path == "" || path == "/":
+	case path == own || path == "" || path == "/":
 		return "", unified
 	case unified:
 		return filepath.Join(unifiedRoot(), path), true
 	}
-	return v1Dir(controller, path), false
+	return v1Dir(memory, path), false
+}
+
+// memory is the name of the controller in version 1.
+const memory = "memory"
+
+// memoryPath returns the path in the hierarchy that counts memory: the one of version 1 that has the controller, else the
+// unified one. Others may come first in the list.
+func memoryPath(groups map[string]string) (path string, unified bool) {
+	for controllers, path := range groups {
+		if slices.Contains(strings.Split(controllers, ","), memory) {
+			return path, false
+		}
+	}
+	return groups[""], true
 }
 
 // paths maps the controllers of a hierarchy, none for the unified one, to the path in it. The lines of

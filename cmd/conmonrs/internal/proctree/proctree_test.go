@@ -397,3 +397,25 @@ func TestScanDoesNotAllocatePerProcess(t *testing.T) {
 		t.Errorf("%v allocations for %d processes", allocated, len(procs))
 	}
 }
+
+// R077: other hierarchies may come first, and have names that look alike.
+func TestMemoryPath(t *testing.T) {
+	for list, want := range map[string]string{
+		"0::/u\n":                                 "/u",
+		"5:net_cls:/n\n0::/u\n":                   "/u",
+		"0::/u\n5:net_cls:/n\n":                   "/u",
+		"3:memory:/m\n0::/u\n":                    "v1 /m",
+		"4:name=memory:/x\n0::/u\n":               "/u",
+		"4:memoryx,cpu:/x\n0::/u:with:colons\n":   "/u:with:colons",
+		"2:cpu,memory:/both\n1:name=systemd:/s\n": "v1 /both",
+		"": "",
+	} {
+		path, unified := memoryPath(paths([]byte(list)))
+		if !unified {
+			path = "v1 " + path
+		}
+		if path != want {
+			t.Errorf("%q: %s, want %s", list, path, want)
+		}
+	}
+}
