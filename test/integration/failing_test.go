@@ -190,3 +190,19 @@ func TestRuntimeReplaced(t *testing.T) {
 	p.run("new", "sh", "-c", "exit 3")
 	p.wantExit("new", 3)
 }
+
+// What a runtime prints although it succeeds is in the monitor's log, and not in the container's.
+func TestRuntimeWarning(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, v variant) {
+		script := fmt.Sprintf("#!/bin/sh\ncase \" $* \" in *' create '*) echo 'a warning' >&2;; esac\nexec %s \"$@\"\n", v.runtime)
+		p := newPod(t, v, podOptions{runtime: writeScript(t, filepath.Base(v.runtime), script)})
+		p.run("c", "sh", "-c", "echo first >&2; exit 3")
+		p.wantExit("c", 3)
+		if out := p.output("c"); out != "first\n" {
+			t.Errorf("the container's log has %q", out)
+		}
+		if lines := p.reported("a warning"); len(lines) != 1 || !strings.Contains(lines[0], "runtime said") {
+			t.Errorf("the monitor's log has %q", lines)
+		}
+	})
+}

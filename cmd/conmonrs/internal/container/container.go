@@ -159,7 +159,9 @@ func (c *Container) create(ctx context.Context, files Files, u *undo) (process *
 		}
 		return nil, err
 	}
-	message.done()
+	if text := message.done(); text != "" { // a warning; the container has printed nothing before its start
+		c.log.Warn("runtime said", "text", text)
+	}
 	return process, nil
 }
 
@@ -267,16 +269,22 @@ func withMessage(err error, text string) error {
 	return err
 }
 
-// done is called when the runtime has left a process.
-func (m *messageReader) done() {
-	m.gate.pass()
+// done is called when the runtime has left a process. It returns what the runtime has printed.
+func (m *messageReader) done() (text string) {
+	ctx, cancel := context.WithTimeout(context.Background(), messageDrain)
+	defer cancel()
+	for _, s := range m.streams {
+		_ = s.Drain(ctx)
+	}
+	text = m.gate.pass()
 	if m.close == nil {
-		return
+		return text
 	}
 	m.close()
 	for _, s := range m.streams {
 		_ = s.Close()
 	}
+	return text
 }
 
 // deleteRemains removes the container that a runtime may have left.

@@ -9,8 +9,8 @@ import (
 )
 
 // gate stands before the sinks of a stream while the runtime is at work: what it prints is its own message, not the
-// container's output. It keeps up to oci.MaxErrorText bytes. If the runtime prints more, the stream must not stall and
-// nothing may be lost, so everything goes through.
+// container's output. It keeps up to oci.MaxErrorText bytes. If the runtime prints more, it is not clear what that is, the
+// stream must not stall, and nothing may be lost: everything goes through.
 type gate struct {
 	mu    sync.Mutex
 	sinks []pump.Sink
@@ -33,17 +33,16 @@ func (g *gate) WriteChunk(at time.Time, data, scratch []byte) error {
 	return g.writeLocked(at, data, scratch)
 }
 
-// pass lets through what has been kept, and all that follows: the runtime has done its work.
-func (g *gate) pass() {
+// pass lets all that follows through: the runtime has done its work. It returns what has been kept, as text.
+func (g *gate) pass() (message string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.open {
 		g.open = true
-		if len(g.kept) > 0 {
-			_ = g.writeLocked(time.Now(), g.kept, make([]byte, 0, 2*oci.MaxErrorText))
-		}
+		message = oci.ErrorText(g.kept)
 	}
 	g.kept = nil
+	return message
 }
 
 // message returns the beginning of what was printed, as text.
