@@ -17,6 +17,7 @@ func TestDescriptorExhaustion(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, v variant) {
 		p := newPod(t, v, podOptions{conditions: conditions{NoFile: [2]uint64{64, 64}}})
 		pid := p.run("c", "sleep", "1000")
+		fds := openCount(p.pid)
 		conns := p.exhaust()
 		_, err := p.client.CreateContainer(p.ctx(), p.request("late", bundle.Options{Args: []string{"true"}}))
 		if err == nil || !strings.Contains(err.Error(), "too many open files") {
@@ -34,6 +35,8 @@ func TestDescriptorExhaustion(t *testing.T) {
 			conn.Close()
 		}
 		p.wantExit("c", 137)
+		// Connections that were still waiting come and go.
+		eventually(t, exitLimit, "descriptors are free", func() bool { return openCount(p.pid) <= fds })
 		p.run("after", "sh", "-c", "exit 3")
 		p.wantExit("after", 3)
 		p.remove("after")
