@@ -3,12 +3,14 @@ package integration
 import (
 	"fmt"
 	"net"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/conmonrs/conmonrs/rpc/client"
 	"github.com/conmonrs/conmonrs/test/bundle"
 )
 
@@ -35,7 +37,12 @@ func TestDescriptorExhaustion(t *testing.T) {
 			conn.Close()
 		}
 		p.wantExit("c", 137)
-		// Connections that were still waiting come and go.
+		// Connections that were still waiting come and go before one that is made now.
+		last, err := client.Dial(p.ctx(), filepath.Join(p.runDir, "conmon.sock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		last.Close()
 		eventually(t, exitLimit, "descriptors are free", func() bool { return openCount(p.pid) <= fds })
 		p.run("after", "sh", "-c", "exit 3")
 		p.wantExit("after", 3)
