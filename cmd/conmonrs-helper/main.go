@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"runtime/debug"
 	"syscall"
 
@@ -55,8 +56,10 @@ func main() {
 }
 
 // prepare makes the process known by its name (it is executed as /proc/self/fd/3, which is then no longer needed), and
-// spares it the garbage collection that it does not live long enough for.
+// spares it the garbage collection that it does not live long enough for. The stop of the monitor's unit, about which it
+// may have been started to ask, does not end it: its time-out does, or the monitor.
 func prepare() {
+	signal.Ignore(syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	debug.SetGCPercent(-1)
 	const executable, oPath = 3, 0x200000 // O_PATH of open(2)
 	flags, _, errno := syscall.Syscall(syscall.SYS_FCNTL, executable, syscall.F_GETFL, 0)

@@ -150,6 +150,17 @@ func wait(ctx context.Context, p *reaper.Process) error {
 	return context.Cause(ctx)
 }
 
+// killedError means that somebody else has killed the helper. It is in the monitor's unit: whoever stops that signals
+// all processes in it.
+type killedError struct {
+	signal  syscall.Signal
+	message string
+}
+
+func (e *killedError) Error() string {
+	return fmt.Sprintf("%s was killed by signal %d: %s", name, int(e.signal), e.message)
+}
+
 func outcome(status reaper.Status, message string) error {
 	message = strings.Join(strings.Fields(message), " ")
 	switch {
@@ -158,7 +169,7 @@ func outcome(status reaper.Status, message string) error {
 	case status.Code == statusNoSystemd && status.Signal == 0:
 		return ErrNoSystemd
 	case status.Signal != 0:
-		return fmt.Errorf("%s was killed by signal %d: %s", name, int(status.Signal), message)
+		return &killedError{status.Signal, message}
 	}
 	return fmt.Errorf("%s: %s (status %d)", name, message, status.Code)
 }

@@ -25,7 +25,9 @@ const (
 const (
 	// callLimit bounds a call of systemd, runMargin is what the start and end of the helper may take besides.
 	callLimit = 10 * time.Second
-	runMargin = 2 * time.Second
+	// maxAttempts is how often a helper is run that is killed before it can ignore the signals of a stop.
+	maxAttempts = 5
+	runMargin   = 2 * time.Second
 	// describePause and stopPause are between two updates of the description, and between two questions.
 	describePause = 3 * time.Second
 	stopPause     = 500 * time.Millisecond
@@ -189,7 +191,13 @@ func (s *Scope) register(ctx context.Context, p Place) (map[string]string, error
 func (s *Scope) run(ctx context.Context, args ...string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit+runMargin)
 	defer cancel()
-	return s.o.Runner.Run(ctx, append([]string{"scope"}, append(args, "--timeout="+callLimit.String())...)...)
+	args = append([]string{"scope"}, append(args, "--timeout="+callLimit.String())...)
+	for attempts := 1; ; attempts++ {
+		result, err := s.o.Runner.Run(ctx, args...)
+		if !errors.As(err, new(*killedError)) || attempts == maxAttempts || ctx.Err() != nil {
+			return result, err
+		}
+	}
 }
 
 // Unit returns the name of the unit, empty if there is none.

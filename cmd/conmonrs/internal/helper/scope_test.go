@@ -302,3 +302,34 @@ func TestDescription(t *testing.T) {
 		}
 	}
 }
+
+// The stop of the unit kills the helper that was started to ask about it, before it could ignore that.
+func TestHelperKilledByTheStop(t *testing.T) {
+	f := &fakeRunner{}
+	f.answer = func(verb string, n int) (map[string]string, error) {
+		switch {
+		case verb == "register":
+			return map[string]string{"unit": "a.scope", "action": "registered"}, nil
+		case n < 4:
+			return nil, &killedError{signal: 15}
+		}
+		return map[string]string{"stopping": "yes"}, nil
+	}
+	s, log := newScope(t, ScopeOptions{Runner: f})
+	if err := s.Ensure(t.Context(), place); err != nil {
+		t.Fatal(err)
+	}
+	if !s.SliceStopping(t.Context()) {
+		t.Errorf("not known: %s", log)
+	}
+	if calls := f.list("stopping"); len(calls) != 3 || !strings.Contains(calls[0], "--unit=a.slice ") {
+		t.Errorf("calls: %q", calls)
+	}
+	f.answer = func(string, int) (map[string]string, error) { return nil, &killedError{signal: 9} }
+	if s.SliceStopping(t.Context()) {
+		t.Error("nothing can be known")
+	}
+	if calls := f.list("stopping"); len(calls) != 3+maxAttempts {
+		t.Errorf("%d calls", len(calls))
+	}
+}
