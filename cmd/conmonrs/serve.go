@@ -146,7 +146,7 @@ func newMonitor(cfg *config.Config, log *logging.Logger) (*monitor, error) {
 		Creates: make(container.Slots, startSlots), Execs: make(container.Slots, startSlots),
 	}
 	m.pod = pod.New(host, m.scope)
-	host.PodName = m.pod.Name
+	host.Pod = m.pod.Name
 	m.server = server.New(server.Options{Service: m.pod, Logger: log})
 	return m, nil
 }

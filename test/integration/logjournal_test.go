@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -135,6 +136,55 @@ func TestLogJournaldUnfinishedLine(t *testing.T) {
 			t.Errorf("the journal has %q", got)
 		}
 		p.killRest(id)
+	})
+}
+
+// The lines of a container belong to its own unit, to the last, byte by byte, and say which pod it is in.
+func TestLogJournaldUnit(t *testing.T) {
+	needJournal(t)
+	systemdVariants(t, func(t *testing.T, v variant) {
+		p := newPod(t, v, podOptions{})
+		binary := "\xff\xfe\x01 \x1b[0m"
+		line := strings.Repeat("0123456789abcdef", 1<<16)
+		o := p.script("cat /mnt/data; exec sh -c 'kill -9 $$'") // gone as fast as can be
+		if err := os.WriteFile(p.path("shared/data"), []byte("one\n\n"+binary+"\n"+line+"\nno end"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		req := p.inPod("c", "")
+		u := p.units()
+		o.CgroupsPath, o.SharePID = u.slice+":crio:"+p.name+"-c", true
+		o.Annotations = map[string]string{"io.kubernetes.cri-o.SandboxID": u.id, "io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": "web"}
+		*req = *p.request("c", o)
+		req.LogDrivers = []conmon.LogDriver{{Type: conmon.LogDriverJournald}}
+		p.runRequest(req)
+		p.wantExit("c", 137)
+		unit := "crio-" + p.name + "-c.scope"
+		var text strings.Builder
+		var seen []string
+		out := journal(t, "-u", unit, "-o", "json", "--all", "--no-pager", "_COMM=conmonrs")
+		for entry := range strings.Lines(out) {
+			var e struct {
+				Message   any    `json:"MESSAGE"`
+				Partial   string `json:"CONTAINER_PARTIAL_MESSAGE"`
+				Pod       string `json:"CONTAINER_POD_NAME"`
+				Namespace string `json:"CONTAINER_POD_NAMESPACE"`
+			}
+			if err := json.Unmarshal([]byte(entry), &e); err != nil {
+				t.Fatal(err)
+			}
+			if e.Pod != "web" || e.Namespace != "shop" {
+				t.Errorf("pod %q of %q", e.Pod, e.Namespace)
+			}
+			text.WriteString(messageBytes(t, e.Message))
+			if e.Partial == "" {
+				seen = append(seen, text.String())
+				text.Reset()
+			}
+		}
+		want := []string{"one", "", binary, line, "no end"}
+		if !slices.Equal(seen, want) {
+			t.Errorf("%d lines: %.300q", len(seen), seen)
+		}
 	})
 }
 

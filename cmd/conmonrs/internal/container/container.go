@@ -89,6 +89,9 @@ func (c *Container) Create(ctx context.Context, files Files) error {
 	created = true
 	group := proctree.CgroupOf(process.Pid, c.req.ID)
 	c.oom = c.watchOOM(process.Pid)
+	if err := c.logs.attribute(process.Pid, c.host.Pod()); err != nil {
+		c.log.Warn("entries in the journal do not belong to the container's unit", "error", err)
+	}
 	c.mu.Lock()
 	c.process, c.group = process, group
 	if d := c.host.ContainerTimeout; d > 0 {
@@ -159,8 +162,8 @@ func (c *Container) create(ctx context.Context, files Files, u *undo) (process *
 		}
 		return nil, err
 	}
-	if text := message.done(); text != "" { // a warning; the container has printed nothing before its start
-		c.log.Warn("runtime said", "text", text)
+	if text := message.done(); text != "" { // the container has printed nothing before its start
+		c.log.Info("runtime said", "text", text)
 	}
 	return process, nil
 }

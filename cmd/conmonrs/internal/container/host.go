@@ -53,11 +53,14 @@ type Host struct {
 	ContainerTimeout time.Duration
 	// JournalSocket is where logs of the journald driver go.
 	JournalSocket string
-	// PodName returns namespace and name of the pod, empty if they are not known.
-	PodName func() string
+	// Pod returns what is known of the pod.
+	Pod func() Pod
 	// Creates and Execs bound how many runtimes start at the same time; how many processes run is not bounded.
 	Creates, Execs Slots
 }
+
+// Pod is what people call a pod. Both are empty as long as the engine has not told.
+type Pod struct{ Namespace, Name string }
 
 // Slots bounds how many of something happen at the same time.
 type Slots chan struct{}

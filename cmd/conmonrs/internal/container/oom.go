@@ -53,8 +53,8 @@ func (c *Container) markOOM(status reaper.Status) {
 
 func (c *Container) killArgs(k oom.Kill) []any {
 	args := []any{"kills", k.Count}
-	if name := c.host.PodName(); name != "" {
-		args = append(args, "pod", name)
+	if pod := c.host.Pod(); pod.Name != "" {
+		args = append(args, "pod", pod.Namespace+"/"+pod.Name)
 	}
 	if k.Limit != oom.LimitUnknown {
 		args = append(args, "limit", string(k.Limit))

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"io"
 
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/container"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/helper"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/oci"
 	"github.com/conmonrs/conmonrs/rpc/conmon"
@@ -78,12 +79,9 @@ func (p *Pod) describe() {
 	}
 }
 
-// Name returns namespace and name of the pod, empty if the engine has not told.
-func (p *Pod) Name() string {
+// Name returns what the engine has told of the pod's name.
+func (p *Pod) Name() container.Pod {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.info.Name == "" {
-		return ""
-	}
-	return p.info.Namespace + "/" + p.info.Name
+	return container.Pod{Namespace: p.info.Namespace, Name: p.info.Name}
 }

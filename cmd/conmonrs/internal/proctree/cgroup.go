@@ -62,6 +62,29 @@ func MemoryOf(pid int, id string) (dir string, unified bool) {
 	return v1Dir(memory, path), false
 }
 
+// UnitOf returns the systemd unit that process pid is in, a scope or a service, empty if there is none.
+func UnitOf(pid int) string {
+	var r reader
+	groups := paths(r.read(pid, "cgroup"))
+	path, ok := groups["name=systemd"] // where it is there, units are in that hierarchy
+	if !ok {
+		path = groups[""]
+	}
+	return unitIn(path)
+}
+
+// unitIn returns the last unit in a path: below it, groups belong to those in the unit.
+func unitIn(path string) string {
+	for path != "" {
+		i := strings.LastIndexByte(path, '/')
+		if name := path[i+1:]; strings.HasSuffix(name, ".scope") || strings.HasSuffix(name, ".service") {
+			return name
+		}
+		path = path[:max(i, 0)]
+	}
+	return ""
+}
+
 // memory is the name of the controller in version 1.
 const memory = "memory"
 

@@ -419,3 +419,14 @@ func TestMemoryPath(t *testing.T) {
 		}
 	}
 }
+
+func TestUnitIn(t *testing.T) {
+	for path, want := range map[string]string{
+		"/a.slice/crio-x.scope": "crio-x.scope", "/a.slice/crio-x.scope/container": "crio-x.scope", "/system.slice/a.service": "a.service",
+		"/user.slice/user@0.service/app.slice/b.scope/x/y": "b.scope", "/kubepods/pod/x": "", "/": "", "": "", "/a.slice": "",
+	} {
+		if got := unitIn(path); got != want {
+			t.Errorf("%q: %q, want %q", path, got, want)
+		}
+	}
+}
