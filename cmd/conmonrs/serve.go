@@ -52,6 +52,7 @@ type monitor struct {
 	reaper *reaper.Reaper
 	exits  *exitfile.Publisher
 	scope  *helper.Scope
+	trim   daemon.Trimmer
 	// stopping is sent to when systemd stops the scope that an engine has made.
 	stopping chan struct{}
 	pod      *pod.Pod
@@ -145,7 +146,7 @@ func newMonitor(cfg *config.Config, log *logging.Logger) (*monitor, error) {
 		RuntimeTimeout: cfg.RuntimeTimeout, ContainerTimeout: cfg.ContainerTimeout, JournalSocket: journald.DefaultSocket,
 		Creates: make(container.Slots, startSlots), Execs: make(container.Slots, startSlots),
 	}
-	m.pod = pod.New(host, m.scope)
+	m.pod = pod.New(host, m.scope, m.trim.Touch)
 	host.Pod = m.pod.Name
 	m.server = server.New(server.Options{Service: m.pod, Logger: log})
 	return m, nil
@@ -294,6 +295,7 @@ func (m *monitor) shutdown(wait func(), ended chan struct{}) {
 	defer cancel()
 	m.exits.Close(ctx)
 	m.scope.Close()
+	m.trim.Close()
 	m.unlisten()
 }
 

@@ -29,6 +29,7 @@ const settlePause = 20 * time.Millisecond
 // Pod implements server.Service.
 type Pod struct {
 	host    *container.Host
+	active  func() // called when something has happened
 	scope   *helper.Scope
 	version func() version.Info // parsed once, at the first call
 	// work ends with the monitor: creates and execs under way are given up.
@@ -42,11 +43,11 @@ type Pod struct {
 	info       oci.Pod                    // zero as long as nothing is known
 }
 
-// New returns a pod without containers.
-func New(h *container.Host, scope *helper.Scope) *Pod {
+// New returns a pod without containers. active is called at the end of each piece of work.
+func New(h *container.Host, scope *helper.Scope, active func()) *Pod {
 	work, stop := context.WithCancel(context.Background())
 	return &Pod{
-		host: h, scope: scope, work: work, stop: stop,
+		host: h, scope: scope, active: active, work: work, stop: stop,
 		version:    sync.OnceValue(func() version.Info { return version.Get(false) }),
 		containers: make(map[string]*container.Container), execs: make(map[*container.Exec]string),
 	}
@@ -54,6 +55,7 @@ func New(h *container.Host, scope *helper.Scope) *Pod {
 
 // Version answers what this monitor is.
 func (p *Pod) Version(_ context.Context, req *conmon.VersionRequest) (*conmon.VersionResponse, error) {
+	defer p.active()
 	v := p.version()
 	if req.Verbose {
 		v = version.Get(true)
@@ -75,6 +77,7 @@ func (p *Pod) CreateContainer(
 	if err != nil {
 		return nil, err
 	}
+	defer p.active()
 	if err := p.create(c, req); err != nil {
 		return nil, err
 	}
@@ -130,6 +133,7 @@ func (p *Pod) tryReserve(req *conmon.CreateContainerRequest) (c, old *container.
 // forget is called when a container has ended. Execs that are left, in containers that share the pid namespace of
 // others, end with it.
 func (p *Pod) forget(c *container.Container) {
+	defer p.active()
 	defer p.describe()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -159,6 +163,7 @@ func (p *Pod) ExecSync(_ context.Context, req *conmon.ExecSyncRequest) (*server.
 	if err != nil {
 		return nil, err
 	}
+	defer p.active()
 	r := e.Run()
 	p.mu.Lock()
 	delete(p.execs, e)
