@@ -289,3 +289,22 @@ func TestOOMWatchOfShortLives(t *testing.T) {
 		}
 	})
 }
+
+// A mark that an earlier container of the same id has left is none of the next one's.
+func TestOOMMarkOfPredecessor(t *testing.T) {
+	needMemoryLimits(t)
+	eachRuntime(t, func(t *testing.T, v variant) {
+		p := newPod(t, v, podOptions{})
+		p.runRequest(p.limited("c", "exec "+hog))
+		p.wantExit("c", 137)
+		if !p.marked("c") {
+			t.Error("not marked")
+		}
+		p.remove("c")
+		p.runRequest(p.limited("c", "exit 3"))
+		p.wantExit("c", 3)
+		if p.marked("c") {
+			t.Error("the next one is marked")
+		}
+	})
+}

@@ -14,8 +14,9 @@ import (
 func (c *Container) watchOOM(pid int) *oom.Container {
 	for _, path := range c.req.OOMExitPaths {
 		// The mark of an earlier container of this id is not this one's.
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			c.log.Debug("old OOM mark not removed", "path", path, "error", err)
+		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
+			err = os.Remove(path)
+			c.log.Debug("old OOM mark removed", "path", path, "error", err)
 		}
 	}
 	dir, unified := proctree.MemoryOf(pid, c.req.ID)
