@@ -77,6 +77,9 @@ func (p *pod) connect(log *os.File) *client.ConmonClient {
 	config := client.NewConmonServerConfig(p.runtime, p.path("root"), p.dir)
 	config.ConmonServerPath = p.binary
 	config.LogDriver = client.LogDriverStdout
+	if driver := os.Getenv("CONMONRS_TEST_LOG_DRIVER"); driver != "" { // the run under systemd has the journal
+		config.LogDriver = client.LogDriver(driver)
+	}
 	config.Stdout, config.Stderr = log, log
 	config.ClientLogger = clientLog(p.create("client.log"))
 	config.CgroupManager = managers[p.manager]

@@ -17,9 +17,7 @@ import (
 // systemdVariants runs f with each runtime and the systemd manager.
 func systemdVariants(t *testing.T, f func(t *testing.T, v variant)) {
 	t.Helper()
-	if _, err := os.Stat("/run/systemd/system"); err != nil {
-		t.Skip("no systemd; the run under systemd has one")
-	}
+	needSystemd(t)
 	each(t, func(t *testing.T, v variant) {
 		if v.manager == conmon.CgroupManagerSystemd {
 			f(t, v)
