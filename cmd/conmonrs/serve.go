@@ -148,7 +148,7 @@ func newMonitor(cfg *config.Config, log *logging.Logger) (*monitor, error) {
 	}
 	m.pod = pod.New(host, m.scope, m.trim.Touch)
 	host.Pod = m.pod.Name
-	m.server = server.New(server.Options{Service: m.pod, Logger: log})
+	m.server = server.New(server.Options{Service: m.pod, Logger: log, Activity: m.trim.Touch})
 	return m, nil
 }
 

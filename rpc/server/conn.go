@@ -59,6 +59,7 @@ func (s *Server) start(rwc io.ReadWriteCloser) {
 		Logger:          debugLogger{s.log},
 	})
 	s.mu.Unlock()
+	s.activity()
 }
 
 // transportClosed is called once, when the descriptor has been closed.
@@ -73,6 +74,7 @@ func (c *conn) transportClosed() {
 	delete(s.conns, c)
 	s.wakeLocked()
 	s.mu.Unlock()
+	s.activity()
 }
 
 // begin admits a call. The caller must call end if there is no error.
@@ -95,6 +97,7 @@ func (c *conn) begin() error {
 
 func (c *conn) end() {
 	s := c.server
+	defer s.activity()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.mu.Lock()

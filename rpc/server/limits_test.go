@@ -219,3 +219,21 @@ func TestReadMessageAllocation(t *testing.T) {
 		t.Errorf("%d bytes allocated for a header", n)
 	}
 }
+
+// The beginning and the end of a connection, and the end of a call, are told.
+func TestActivity(t *testing.T) {
+	told := make(chan struct{}, 100)
+	s := New(Options{Service: noService{}, Activity: func() { told <- struct{}{} }})
+	client, end := net.Pipe()
+	s.start(end)
+	<-told
+	client.Close()
+	select {
+	case <-told:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the end is not told")
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}

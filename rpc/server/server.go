@@ -45,6 +45,9 @@ type Options struct {
 	// Logger receives what nobody is told otherwise: panics, trouble with accepting, and, at debug level,
 	// why a connection ended. Nil discards it.
 	Logger Logger
+	// Activity is called when a connection has begun or ended, and when a call has ended. It must not block. Nil: nobody
+	// wants to know.
+	Activity func()
 	// MaxCalls limits the calls of one connection that run at once; 0 means DefaultMaxCalls.
 	MaxCalls int
 }
@@ -54,6 +57,7 @@ type Options struct {
 type Server struct {
 	service  Service
 	log      Logger
+	activity func()
 	maxCalls int
 	patience time.Duration // for clients that do not take what is sent to them; changed by tests only
 	done     chan struct{} // closed when the server takes no new work
@@ -74,12 +78,16 @@ func New(o Options) *Server {
 	if o.Logger == nil {
 		o.Logger = noLogger{}
 	}
+	if o.Activity == nil {
+		o.Activity = func() {}
+	}
 	if o.MaxCalls <= 0 {
 		o.MaxCalls = DefaultMaxCalls
 	}
 	return &Server{
 		service:   o.Service,
 		log:       o.Logger,
+		activity:  o.Activity,
 		maxCalls:  o.MaxCalls,
 		patience:  patience,
 		done:      make(chan struct{}),

@@ -29,7 +29,7 @@ const settlePause = 20 * time.Millisecond
 // Pod implements server.Service.
 type Pod struct {
 	host    *container.Host
-	active  func() // called when something has happened
+	active  func() // called when a container has ended
 	scope   *helper.Scope
 	version func() version.Info // parsed once, at the first call
 	// work ends with the monitor: creates and execs under way are given up.
@@ -43,7 +43,7 @@ type Pod struct {
 	info       oci.Pod                    // zero as long as nothing is known
 }
 
-// New returns a pod without containers. active is called at the end of each piece of work.
+// New returns a pod without containers. active is called when a container has ended.
 func New(h *container.Host, scope *helper.Scope, active func()) *Pod {
 	work, stop := context.WithCancel(context.Background())
 	return &Pod{
@@ -55,7 +55,6 @@ func New(h *container.Host, scope *helper.Scope, active func()) *Pod {
 
 // Version answers what this monitor is.
 func (p *Pod) Version(_ context.Context, req *conmon.VersionRequest) (*conmon.VersionResponse, error) {
-	defer p.active()
 	v := p.version()
 	if req.Verbose {
 		v = version.Get(true)
@@ -77,7 +76,6 @@ func (p *Pod) CreateContainer(
 	if err != nil {
 		return nil, err
 	}
-	defer p.active()
 	if err := p.create(c, req); err != nil {
 		return nil, err
 	}
@@ -163,7 +161,6 @@ func (p *Pod) ExecSync(_ context.Context, req *conmon.ExecSyncRequest) (*server.
 	if err != nil {
 		return nil, err
 	}
-	defer p.active()
 	r := e.Run()
 	p.mu.Lock()
 	delete(p.execs, e)
