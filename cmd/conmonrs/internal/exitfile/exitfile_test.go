@@ -2,6 +2,8 @@ package exitfile
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -29,8 +31,8 @@ func TestPublishExit(t *testing.T) {
 	}
 	p, logger := New(), slog.New(slog.NewTextHandler(&log, nil))
 	p.Publish(logger, paths, -1)
-	if len(p.pending) != 0 {
-		t.Errorf("retry of %v", p.pending)
+	if n := p.left(); n != 0 {
+		t.Errorf("retry of %d", n)
 	}
 	p.Close(t.Context())
 	for _, i := range []int{0, 2} {
@@ -162,11 +164,15 @@ func TestNewerExitCodeWins(t *testing.T) {
 	path := filepath.Join(full, "exit")
 	p, logger := New(), slog.New(slog.DiscardHandler)
 	p.Publish(logger, []string{path}, 1)
+	p.mu.Lock()
 	old := p.pending[path]
+	p.mu.Unlock()
 	p.Publish(logger, []string{path}, 2)
 	makeSpace()
 	settle(t, p)
-	p.again(old, false) // a retry that was at work meanwhile
+	if err := old.try(func() {}); !errors.Is(err, errOver) { // a retry that was at work meanwhile
+		t.Errorf("got %v", err)
+	}
 	p.Close(t.Context())
 	wantContent(t, path, "2")
 	if entries, _ := os.ReadDir(full); len(entries) != 1 {
@@ -194,4 +200,51 @@ func TestExitFilesLeftAtTheEnd(t *testing.T) {
 	if n := strings.Count(log.String(), "exit file given up"); n != 1 || p.left() != 0 {
 		t.Errorf("reported %d times, %d left:\n%s", n, p.left(), log.String())
 	}
+}
+
+// A file that hangs delays nothing elsewhere, and the end by no more than it is given.
+func TestHungDiskHoldsUpNothingElse(t *testing.T) {
+	dir := t.TempDir()
+	p := New()
+	stuck := &attempt{log: slog.New(slog.DiscardHandler), path: filepath.Join(dir, "stuck"), text: "1"}
+	p.add(stuck)
+	hang := make(chan struct{})
+	tried := make(chan struct{})
+	p.work.Go(func() { p.run(t.Context(), stuck, hang, tried) }) // waits for a turn that does not come
+	other := filepath.Join(dir, "other")
+	begin := time.Now()
+	p.Publish(slog.New(slog.DiscardHandler), []string{other}, 2)
+	if d := time.Since(begin); d > patience {
+		t.Errorf("took %v", d)
+	}
+	wantContent(t, other, "2")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	p.Close(ctx)
+	if p.left() != 1 {
+		t.Errorf("%d left", p.left())
+	}
+	close(hang)
+	<-tried
+	p.work.Wait()
+	wantContent(t, stuck.path, "1")
+}
+
+// Of files that are written together a later one waits for its turn, though not for ever.
+func TestTurn(t *testing.T) {
+	dir := t.TempDir()
+	p := New()
+	a := &attempt{log: slog.New(slog.DiscardHandler), path: filepath.Join(dir, "a"), text: "1"}
+	limit, cancel := context.WithCancel(t.Context())
+	tried := make(chan struct{})
+	p.work.Go(func() { p.run(limit, a, nil, tried) })
+	select {
+	case <-tried:
+		t.Error("it did not wait")
+	case <-time.After(20 * time.Millisecond):
+	}
+	cancel()
+	<-tried
+	wantContent(t, a.path, "1")
+	p.Close(t.Context())
 }

@@ -116,7 +116,7 @@ func (h *Helper) Run(ctx context.Context, args ...string) (map[string]string, er
 	child := pipes.Child()
 	p, err := h.reaper.Start(ctx, reaper.Command{
 		// Descriptors of the child below those that it is given may be others by the time it executes.
-		Path: "/proc/self/fd/3", Args: append([]string{name}, args...), Env: h.env,
+		Path: "/proc/self/fd/3", File: fmt.Sprintf("/proc/self/fd/%d", h.file.Fd()), Args: append([]string{name}, args...), Env: h.env,
 		Files: []*os.File{child[0], child[1], child[2], h.file}, OwnGroup: true,
 	})
 	_ = pipes.CloseChild()

@@ -35,8 +35,9 @@ type Status struct {
 
 // Reaper owns the children of this process. There is one.
 type Reaper struct {
-	set   *waiter.Set
-	score *OOMScore
+	set    *waiter.Set
+	score  *OOMScore
+	probes probes
 
 	// mu makes start and register one step: a child that ends at once is known before anybody can look for it.
 	mu    sync.Mutex
@@ -73,11 +74,20 @@ type Command struct {
 	// Path is the executable; Args includes argv[0].
 	Path string
 	Args []string
+	// File is where the executable can be opened before the start, if Path means something in the child only.
+	File string
 	Env  []string
 	// Files become the descriptors 0, 1, 2 and so on. They stay the caller's.
 	Files []*os.File
 	// OwnGroup puts the process at the head of a process group of its own.
 	OwnGroup bool
+}
+
+func (c *Command) file() string {
+	if c.File != "" {
+		return c.File
+	}
+	return c.Path
 }
 
 // New returns a reaper whose processes are watched by set. score may be nil.
@@ -91,8 +101,8 @@ func New(set *waiter.Set, score *OOMScore) *Reaper {
 // Start starts a process. It waits, until ctx ends, for an executable that cannot be opened at once. Errors carry the
 // errno of clone(2) or execve(2).
 func (r *Reaper) Start(ctx context.Context, c Command) (*Process, error) {
-	if err := readable(ctx, c.Path); err != nil {
-		return nil, err
+	if err := r.probes.wait(ctx, c.file()); err != nil {
+		return nil, fmt.Errorf("run %q: %w", c.Path, err)
 	}
 	fds := make([]uintptr, len(c.Files))
 	for i, f := range c.Files {
@@ -111,33 +121,6 @@ func (r *Reaper) Start(ctx context.Context, c Command) (*Process, error) {
 		return nil, fmt.Errorf("run %q: %w", c.Path, err)
 	}
 	return r.registerLocked(pid, pidfd)
-}
-
-// readable waits until the executable answers. Between clone(2), which is a vfork, and the end of execve(2) nothing else
-// in this process runs: if the executable's file system hangs, if somebody holds a lease on it, or a security agent
-// thinks about each open, then that time is better spent here.
-func readable(ctx context.Context, path string) error {
-	answered := make(chan struct{})
-	go func() {
-		defer close(answered)
-		var st unix.Stat_t
-		if err := unix.Stat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-			return // what is wrong with it execve says; a FIFO would not open
-		}
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
-		if err != nil {
-			return
-		}
-		var magic [1]byte
-		_, _ = unix.Pread(fd, magic[:], 0)
-		unix.Close(fd)
-	}()
-	select {
-	case <-answered:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("run %q: executable does not open: %w", path, context.Cause(ctx))
-	}
 }
 
 // ErrNotChild means that a process has another parent than the monitor: nobody could learn how it ends, and it may be a

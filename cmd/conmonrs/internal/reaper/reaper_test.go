@@ -426,6 +426,18 @@ func TestExecutableThatDoesNotOpen(t *testing.T) {
 	if s := waitDone(t, other); s.Code != 6 {
 		t.Errorf("the other process: %+v", s)
 	}
+	for range 20 { // one after the other gives up; they share one who waits
+		short, stop := context.WithTimeout(t.Context(), time.Millisecond)
+		if _, err := r.Start(short, c); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		stop()
+	}
+	r.probes.mu.Lock()
+	if n := len(r.probes.running); n != 1 {
+		t.Errorf("%d wait", n)
+	}
+	r.probes.mu.Unlock()
 	late := errors.New("too late")
 	cancel(late)
 	if err := <-result; !errors.Is(err, late) || !strings.Contains(err.Error(), path) {
