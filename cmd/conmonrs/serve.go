@@ -70,7 +70,7 @@ func serve(cfg *config.Config, in *daemon.Inherited) int {
 		return notServing(in, err)
 	}
 	defer func() { _ = closeLog() }()
-	children, requests := catchSignals()
+	caught := catchSignals()
 	m, err := newMonitor(cfg, log)
 	if err != nil {
 		return notServing(in, err)
@@ -78,11 +78,7 @@ func serve(cfg *config.Config, in *daemon.Inherited) int {
 	if err := m.enterScope(); err != nil {
 		return notServing(in, err)
 	}
-	if err := m.listen(); err != nil {
-		return notServing(in, err)
-	}
 	if err := daemon.Detach(in.Foreground || cfg.LogDriver == config.DriverStdout); err != nil {
-		m.unlisten()
 		return notServing(in, err)
 	}
 	if m.crash, err = daemon.ReportCrashes(journald.DefaultStdout); err != nil {
@@ -90,6 +86,9 @@ func serve(cfg *config.Config, in *daemon.Inherited) int {
 	}
 	if unit := m.scope.Unit(); unit != "" {
 		m.inUnit(unit)
+	}
+	if err := m.listen(); err != nil {
+		return notServing(in, err)
 	}
 	if err := in.Ready(); err != nil { // the starter has gone: so has whoever would use this monitor
 		m.unlisten()
@@ -100,7 +99,7 @@ func serve(cfg *config.Config, in *daemon.Inherited) int {
 	log.Info("serving", "pid", os.Getpid(), "runtime", cfg.Runtime, "runtime_dir", cfg.RuntimeDir)
 	m.manager = findManager(in.Foreground, log)
 	m.manager.tell("READY=1")
-	m.run(children, requests)
+	m.run(caught)
 	return 0
 }
 
@@ -112,16 +111,26 @@ func notServing(in *daemon.Inherited, err error) int {
 	return failure
 }
 
+// signals are those that the monitor catches. A channel that is full drops: those that are sent in numbers have their own.
+type signals struct {
+	children chan os.Signal // SIGCHLD
+	requests chan os.Signal // to leave
+	others   chan os.Signal
+}
+
 // catchSignals has all signals caught that concern the monitor, or that its starter left ignored: what is ignored stays
 // so in children, what is caught does not.
-func catchSignals() (children, requests chan os.Signal) {
-	children, requests = make(chan os.Signal, 1), make(chan os.Signal, 8)
-	signal.Notify(children, syscall.SIGCHLD)
-	signal.Notify(requests, syscall.SIGINT, syscall.SIGTERM, syscall.SIGPIPE, syscall.SIGHUP)
-	if ignored := daemon.Ignored(); len(ignored) > 0 {
-		signal.Notify(requests, ignored...)
+func catchSignals() signals {
+	s := signals{make(chan os.Signal, 1), make(chan os.Signal, 8), make(chan os.Signal, 1)}
+	signal.Notify(s.children, syscall.SIGCHLD)
+	signal.Notify(s.requests, syscall.SIGINT, syscall.SIGTERM)
+	signal.Notify(s.others, syscall.SIGPIPE, syscall.SIGHUP)
+	for _, sig := range daemon.Ignored() {
+		if sig != syscall.SIGINT && sig != syscall.SIGTERM && sig != syscall.SIGCHLD {
+			signal.Notify(s.others, sig)
+		}
 	}
-	return children, requests
+	return s
 }
 
 func newMonitor(cfg *config.Config, log *logging.Logger) (*monitor, error) {
@@ -244,7 +253,7 @@ func removeSocket(path string) error {
 }
 
 // run handles signals until the pod has ended.
-func (m *monitor) run(children, requests <-chan os.Signal) {
+func (m *monitor) run(caught signals) {
 	hurry := make(chan struct{})
 	hasten := sync.OnceFunc(func() { close(hurry) })
 	var ended chan struct{}
@@ -256,7 +265,7 @@ func (m *monitor) run(children, requests <-chan os.Signal) {
 	}
 	for {
 		select {
-		case <-children:
+		case <-caught.children:
 			m.reaper.Sweep()
 			m.crash.Check()
 		case <-ended:
@@ -267,12 +276,14 @@ func (m *monitor) run(children, requests <-chan os.Signal) {
 			if ended == nil {
 				leave("stop of the unit", func() { m.pod.Drain(hurry) })
 			}
-		case sig := <-requests:
-			switch {
-			case sig == syscall.SIGPIPE:
+		case sig := <-caught.others:
+			if sig == syscall.SIGPIPE {
 				m.scope.CheckStop()
-			case sig != syscall.SIGINT && sig != syscall.SIGTERM:
+			} else {
 				m.log.Debug("signal without effect", "signal", fmt.Sprint(sig))
+			}
+		case sig := <-caught.requests:
+			switch {
 			case ended != nil: // do not wait any longer
 				hasten()
 			case sig == syscall.SIGTERM:

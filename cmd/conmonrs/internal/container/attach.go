@@ -115,7 +115,7 @@ func (s *attachSocket) accept() error {
 			return err
 		}
 		if err := s.container.hub.Add(conn, s.stopAfterEOF.Load()); err != nil {
-			s.container.log.Debug("attach client refused", "error", err)
+			go s.container.log.Debug("attach client refused", "error", err)
 		}
 	}
 }

@@ -74,23 +74,56 @@ func New(h *Host, req *conmon.CreateContainerRequest, gone func()) *Container {
 func (c *Container) Create(ctx context.Context, files Files) error {
 	var u undo
 	c.leaked = files.Leaked
+	var process *reaper.Process
 	created := false
 	defer func() { // also when a mistake in this program ends it early: the id must not stay taken
-		if !created {
-			u.run()
-			closeAll(c.leaked)
-			c.Abandon()
+		if created {
+			return
 		}
+		if process != nil {
+			_ = process.Signal(syscall.SIGKILL)
+		}
+		u.run()
+		closeAll(c.leaked)
+		c.Abandon()
 	}()
+	c.forgetPredecessor()
 	process, err := c.create(ctx, files, &u)
 	if err != nil {
 		return err
 	}
+	troubles := c.adopt(process)
 	created = true
+	process.OnExit(c.exited)
+	// Whoever reads the log may hold up what follows.
+	c.log.Info("container created", "pid", process.Pid)
+	for _, err := range troubles {
+		c.log.Warn("container not fully observed", "error", err)
+	}
+	return nil
+}
+
+// forgetPredecessor makes sure that no exit code or OOM mark of an earlier container of this id is taken for this one's.
+func (c *Container) forgetPredecessor() {
+	for _, paths := range [][]string{c.req.ExitPaths, c.req.OOMExitPaths} {
+		c.host.Exits.Forget(paths)
+	}
+	for _, path := range c.req.OOMExitPaths {
+		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
+			_ = os.Remove(path)
+		}
+	}
+}
+
+// adopt prepares for the process to end. Nothing here waits for anybody.
+func (c *Container) adopt(process *reaper.Process) (troubles []error) {
 	group := proctree.CgroupOf(process.Pid, c.req.ID)
-	c.oom = c.watchOOM(process.Pid)
+	var err error
+	if c.oom, err = c.watchOOM(process.Pid); err != nil {
+		troubles = append(troubles, fmt.Errorf("no OOM kills will be seen: %w", err))
+	}
 	if err := c.logs.attribute(process.Pid, c.host.Pod()); err != nil {
-		c.log.Warn("entries in the journal do not belong to the container's unit", "error", err)
+		troubles = append(troubles, fmt.Errorf("entries in the journal do not belong to the container's unit: %w", err))
 	}
 	c.mu.Lock()
 	c.process, c.group = process, group
@@ -99,9 +132,7 @@ func (c *Container) Create(ctx context.Context, files Files) error {
 	}
 	c.mu.Unlock()
 	c.move(Created)
-	process.OnExit(c.exited) // before anything that could be held up
-	c.log.Info("container created", "pid", process.Pid)
-	return nil
+	return troubles
 }
 
 // Abandon takes the place of Create for a container that is not to be.

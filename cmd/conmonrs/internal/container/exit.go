@@ -33,9 +33,12 @@ func (c *Container) exited() {
 	_ = c.hub.CloseStdin()
 	// 3. What the container said and wrote before its end reaches the engine and the log before its exit code is seen.
 	c.notify.drain()
-	c.drain()
-	// 4. The exit code. Engines act as soon as they see it.
+	left := c.drain()
+	// 4. The exit code. Engines act as soon as they see it. Before, nothing waits for whoever reads our own log.
 	c.host.Exits.Publish(c.log, c.req.ExitPaths, status.Code)
+	if left != nil {
+		c.log.Warn("exit published before all output was logged", "error", left)
+	}
 	c.log.Info("container exited", "exit_code", status.Code, "signal", int(status.Signal), "core", status.Core,
 		"known", status.Known)
 	// 5. Clients learn the end after all output. One that does not read delays neither the next steps nor the next
@@ -67,7 +70,8 @@ func (c *Container) exited() {
 	c.logs.close()
 }
 
-func (c *Container) drain() {
+// drain returns why not all output has been logged.
+func (c *Container) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), drainLimit)
 	defer cancel()
 	err := c.out.Drain(ctx)
@@ -77,9 +81,7 @@ func (c *Container) drain() {
 	if err == nil {
 		err = c.endLines(ctx)
 	}
-	if err != nil {
-		c.log.Warn("exit published before all output was logged", "error", err)
-	}
+	return err
 }
 
 // endLines logs lines that the container left unfinished. Their streams may go on: processes that it left may hold the

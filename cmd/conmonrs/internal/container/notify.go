@@ -20,12 +20,19 @@ type notifier struct {
 	log   *logging.Logger
 }
 
+// lateLogger writes on a goroutine of its own: the relay works on that of the pod's waiter, which must not wait for
+// whoever reads the log.
+type lateLogger struct{ log *logging.Logger }
+
+func (l lateLogger) Info(message string, args ...any) { go l.log.Info(message, args...) }
+func (l lateLogger) Warn(message string, args ...any) { go l.log.Warn(message, args...) }
+
 // openNotify makes the socket of a container that is to have one. It must be there before the runtime mounts it.
 func (c *Container) openNotify(u *undo) error {
 	if c.req.SdNotifySocket == "" {
 		return nil
 	}
-	relay, err := notify.Listen(c.req.BundlePath, notify.Options{Socket: c.req.SdNotifySocket, Logger: c.log})
+	relay, err := notify.Listen(c.req.BundlePath, notify.Options{Socket: c.req.SdNotifySocket, Logger: lateLogger{c.log}})
 	if err != nil {
 		return err
 	}

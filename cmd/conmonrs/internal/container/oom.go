@@ -9,33 +9,20 @@ import (
 	"github.com/conmonrs/conmonrs/oom"
 )
 
-// watchOOM begins to watch the container for OOM kills. It is called before the user's program runs. Without a watch the
-// container is not marked at its end.
-func (c *Container) watchOOM(pid int) *oom.Container {
-	for _, path := range c.req.OOMExitPaths {
-		// The mark of an earlier container of this id is not this one's.
-		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
-			err = os.Remove(path)
-			c.log.Debug("old OOM mark removed", "path", path, "error", err)
-		}
-	}
+// watchOOM begins to watch the container for OOM kills. It is called before the user's program runs. Without a watch,
+// which is nil where nobody counts, the container is not marked at its end.
+func (c *Container) watchOOM(pid int) (*oom.Container, error) {
 	dir, unified := proctree.MemoryOf(pid, c.req.ID)
 	if dir == "" {
-		c.log.Debug("no memory control group to watch")
-		return nil
+		return nil, nil
 	}
 	w, err := c.host.OOM.Add(oom.Group{Dir: dir, Unified: unified}, pid, func(k oom.Kill) {
 		c.log.Warn("process killed by the OOM killer, container goes on", c.killArgs(k)...)
 	})
-	switch {
-	case err == nil:
-		return w
-	case errors.Is(err, oom.ErrNoController) || errors.Is(err, os.ErrNotExist):
-		c.log.Debug("no OOM kills will be seen", "error", err)
-	default:
-		c.log.Warn("no OOM kills will be seen", "error", err)
+	if errors.Is(err, oom.ErrNoController) || errors.Is(err, os.ErrNotExist) {
+		return nil, nil // the process may have gone
 	}
-	return nil
+	return w, err
 }
 
 // markOOM writes the marks of a container that the OOM killer ended. What it logs may take some time to find out.

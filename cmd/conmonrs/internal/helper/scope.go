@@ -57,7 +57,7 @@ type ScopeOptions struct {
 	Slice, After string
 	// StopTimeout is how long the monitor may take to end when its unit is stopped.
 	StopTimeout time.Duration
-	// OnUnit is called once, when the unit is known. It must not call methods of the Scope.
+	// OnUnit is called once, when the unit is known.
 	OnUnit func(unit string)
 	// OnStop is called once, when the unit is found to be stopping. It must neither block nor call Close.
 	OnStop func()
@@ -84,6 +84,8 @@ type Scope struct {
 	sent     string
 	fixed    bool // the description cannot be changed
 	stopping bool
+	// unanswered is how often in a row it could not be learnt whether the unit is being stopped.
+	unanswered int
 }
 
 // NewScope returns a scope that has not been asked for.
@@ -137,35 +139,51 @@ func (s *Scope) Ensure(ctx context.Context, p Place) error {
 		return err
 	}
 	result, err := s.register(ctx, p)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.err = nil
 	if err == nil {
-		s.slice = sliceOf(s.o.Slice, p.CgroupsPath)
-		s.unit, s.sent, s.fixed = result["unit"], p.Description, result["described"] == "no"
-		if s.want == "" {
-			s.want = p.Description
-		}
-		if s.want != s.sent {
-			s.describe.kick()
-		}
-		if s.o.OnUnit != nil {
-			s.o.OnUnit(s.unit)
-		}
-		s.o.Log.Info("scope "+result["action"], "unit", s.unit, "properties_unknown", result["dropped"])
+		s.registered(result, p)
 		return nil
 	}
-	s.retry = time.Now().Add(retryPause)
-	s.final = errors.Is(err, ErrNoSystemd)
-	switch {
-	case s.o.Mode == Always:
-		s.err = fmt.Errorf("register scope: %w", err)
-	case s.final:
-		s.o.Log.Debug("no scope", "error", err)
-	default:
-		s.o.Log.Warn("scope not registered", "error", err)
+	return s.notRegistered(err)
+}
+
+func (s *Scope) registered(result map[string]string, p Place) {
+	s.mu.Lock()
+	s.err = nil
+	s.slice = sliceOf(s.o.Slice, p.CgroupsPath)
+	s.unit, s.sent, s.fixed = result["unit"], p.Description, result["described"] == "no"
+	unit := s.unit
+	if s.want == "" {
+		s.want = p.Description
 	}
-	return s.err
+	if s.want != s.sent {
+		s.describe.kick()
+	}
+	s.mu.Unlock()
+	// Without the lock: whoever reads the log may hold that up.
+	if s.o.OnUnit != nil {
+		s.o.OnUnit(unit)
+	}
+	s.o.Log.Info("scope "+result["action"], "unit", unit, "properties_unknown", result["dropped"])
+}
+
+func (s *Scope) notRegistered(cause error) error {
+	final := errors.Is(cause, ErrNoSystemd)
+	var err error
+	if s.o.Mode == Always {
+		err = fmt.Errorf("register scope: %w", cause)
+	}
+	s.mu.Lock()
+	s.retry = time.Now().Add(retryPause)
+	s.final, s.err = final, err
+	s.mu.Unlock()
+	switch {
+	case err != nil:
+	case final:
+		s.o.Log.Debug("no scope", "error", cause)
+	default:
+		s.o.Log.Warn("scope not registered", "error", cause)
+	}
+	return err
 }
 
 func (s *Scope) register(ctx context.Context, p Place) (map[string]string, error) {
@@ -245,6 +263,16 @@ func (s *Scope) CheckStop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.unit != "" && !s.stopping {
+		s.unanswered = 0
+		s.stop.kick()
+	}
+}
+
+// askAgain asks once more a question that could not be answered, some times: a stop sends one signal only.
+func (s *Scope) askAgain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unanswered++; s.unanswered < maxAttempts {
 		s.stop.kick()
 	}
 }
@@ -262,6 +290,7 @@ func (s *Scope) ask() {
 	}
 	if err != nil {
 		s.o.Log.Warn("not known whether the unit is being stopped", "unit", unit, "error", err)
+		s.askAgain()
 		return
 	}
 	if result["stopping"] != "yes" {

@@ -11,7 +11,7 @@ import (
 // waited for then. systemd waits longer for the monitor.
 const (
 	askLimit    = 2 * time.Second
-	sliceMargin = 15 * time.Second
+	sliceMargin = 8 * time.Second
 )
 
 // Stop asks all containers to end and waits until they have, for at most grace, or until hurry is closed. If systemd
@@ -19,14 +19,13 @@ const (
 // on. Kill follows in any case.
 func (p *Pod) Stop(grace time.Duration, hurry <-chan struct{}) {
 	p.close()
-	ask, done := context.WithTimeout(context.Background(), min(askLimit, grace))
-	asked := p.scope.SliceStopping(ask)
-	done()
+	begin := time.Now()
+	asked := p.askedBySystemd(min(askLimit, grace), hurry)
 	if asked {
 		grace += sliceMargin
 		p.host.Log.Info("containers are stopped by systemd", "slice_stopping", true)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	ctx, cancel := context.WithDeadline(context.Background(), begin.Add(grace))
 	defer cancel()
 	if !asked {
 		for _, c := range p.list() {
@@ -34,6 +33,19 @@ func (p *Pod) Stop(grace time.Duration, hurry <-chan struct{}) {
 		}
 	}
 	p.wait(ctx.Done(), hurry)
+}
+
+func (p *Pod) askedBySystemd(limit time.Duration, hurry <-chan struct{}) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	go func() {
+		select {
+		case <-hurry:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return p.scope.SliceStopping(ctx)
 }
 
 // Drain waits until all containers have ended, or hurry is closed. New work is refused from now on.
