@@ -70,6 +70,16 @@ func (c *Container) isVictim() (hit, known bool) {
 	return hit, known
 }
 
+// hasVictim asks the kernel's log whether it killed any process of the group.
+func (c *Container) hasVictim() (hit, known bool) {
+	known = readLog(c.begin, func(record []byte) {
+		if v, ok := parseVictim(record); ok && within(v.group, c.group.Dir) {
+			hit = true
+		}
+	})
+	return hit, known
+}
+
 // firstPIDNamespace has a fixed number: PROC_PID_INIT_INO of the kernel's proc_ns.h.
 const firstPIDNamespace = "pid:[4026531836]"
 

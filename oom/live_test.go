@@ -208,7 +208,11 @@ func (c *container) nextKill() Kill {
 func poll(t *testing.T) Poll {
 	var all sync.WaitGroup
 	t.Cleanup(all.Wait)
-	return func(fd int, ready func()) (arm func() error, cancel func()) {
+	return func(fd int, priority bool, ready func()) (arm func() error, cancel func()) {
+		event := int16(unix.POLLIN)
+		if priority {
+			event = unix.POLLPRI
+		}
 		end, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 		if err != nil {
 			t.Fatal(err)
@@ -217,7 +221,7 @@ func poll(t *testing.T) Poll {
 		arm = func() error {
 			users.Add(1)
 			all.Go(func() {
-				fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}, {Fd: int32(end), Events: unix.POLLIN}}
+				fds := []unix.PollFd{{Fd: int32(fd), Events: event}, {Fd: int32(end), Events: unix.POLLIN}}
 				n, err := unix.Poll(fds, -1)
 				for errors.Is(err, unix.EINTR) {
 					n, err = unix.Poll(fds, -1)
@@ -268,8 +272,8 @@ func (w *Watcher) checkEmpty(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.inotify != nil || len(w.parents) != 0 {
-		t.Errorf("left: %+v, %d parents", w.inotify, len(w.parents))
+	if len(w.parents) != 0 {
+		t.Errorf("%d parents left", len(w.parents))
 	}
 }
 
@@ -367,7 +371,7 @@ func TestOOMGroup(t *testing.T) {
 // R072: the group has gone before it can be read.
 func TestOOMGroupGone(t *testing.T) {
 	h := realHierarchy(t)
-	w := New(func(int, func()) (arm func() error, cancel func()) { // nobody looks before the end
+	w := New(func(int, bool, func()) (arm func() error, cancel func()) { // nobody looks before the end
 		return func() error { return nil }, func() {}
 	})
 	for _, role := range []string{"hog", "idle"} {
@@ -385,7 +389,7 @@ func TestOOMGroupGone(t *testing.T) {
 				t.Fatal("the group cannot be removed")
 			}
 		}
-		want := role == "hog" && h.unified // version 1 does not count above
+		want := role == "hog" && h.unified // version 1 does not count above, and is not asked for
 		if v := c.Exited(killedStatus, unix.SIGKILL); v.Killed != want {
 			t.Errorf("%s: %+v", role, v)
 		}
@@ -393,58 +397,27 @@ func TestOOMGroupGone(t *testing.T) {
 	w.checkEmpty(t)
 }
 
-// R076: one inotify instance for all.
-func TestOOMOneInstance(t *testing.T) {
+// R076: no inotify instance, however many containers there are, and nothing is left of them.
+func TestOOMManyWatches(t *testing.T) {
 	h := realHierarchy(t)
-	instances := 0
-	w := New(func(int, func()) (arm func() error, cancel func()) {
-		instances++
-		return func() error { return nil }, func() { instances-- }
+	watches := 0
+	w := New(func(int, bool, func()) (arm func() error, cancel func()) {
+		watches++
+		return func() error { return nil }, func() { watches-- }
 	})
 	var all []*container
 	for i := range 10 {
 		all = append(all, runIn(t, w, h.group(t, fmt.Sprint("c", i), 0), "idle"))
 	}
-	if h.unified && instances != 1 || instances > len(all) {
-		t.Errorf("%d descriptors to poll", instances)
+	if watches > len(all) {
+		t.Errorf("%d descriptors to poll", watches)
 	}
 	for _, c := range all {
 		_ = c.cmd.Process.Kill()
 		c.wait()
 	}
-	if instances != 0 {
-		t.Errorf("%d descriptors left", instances)
-	}
-	w.checkEmpty(t)
-}
-
-// R076: without an instance the counters are read at the end.
-func TestOOMWithoutInotify(t *testing.T) {
-	h := realHierarchy(t)
-	if !h.unified {
-		t.Skip("version 1 does without inotify; the virtual machine has the unified hierarchy")
-	}
-	var all []int
-	for {
-		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
-		if err != nil {
-			break
-		}
-		all = append(all, fd)
-	}
-	defer func() {
-		for _, fd := range all {
-			unix.Close(fd)
-		}
-	}()
-	w := New(poll(t))
-	c := runIn(t, w, h.group(t, "c", memory), "hog")
-	if w.inotify != nil {
-		t.Fatal("there is an instance")
-	}
-	c.start()
-	if v := c.wait(); !v.Killed {
-		t.Errorf("%+v", v)
+	if watches != 0 {
+		t.Errorf("%d descriptors left", watches)
 	}
 	w.checkEmpty(t)
 }
@@ -462,4 +435,47 @@ func TestAddWithoutController(t *testing.T) {
 		t.Error("a container of which nothing is known is blamed")
 	}
 	none.Close()
+}
+
+// The group above counted a kill, and ours has gone: if the kernel's log can be read and does not name our process, the
+// victim was somebody else's.
+func TestKillOfSomebodyElse(t *testing.T) {
+	pod := t.TempDir()
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, exit := range map[string]struct {
+		status int
+		sig    unix.Signal
+	}{"killed": {killedStatus, unix.SIGKILL}, "passed on": {killedStatus, 0}, "ordinary": {3, 0}} {
+		write(pod+"/memory.events", "oom 0\noom_kill 0\n")
+		dir := filepath.Join(pod, name)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(dir+"/memory.events", "oom 0\noom_kill 0\n")
+		w := New(func(int, bool, func()) (arm func() error, cancel func()) {
+			return func() error { return nil }, func() {}
+		})
+		c, err := w.Add(Group{Dir: dir, Unified: true}, os.Getpid(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(pod+"/memory.events", "oom 1\noom_kill 1\n")
+		write(dir+"/memory.events", "") // as good as gone
+		v := c.Exited(exit.status, exit.sig)
+		if want := !logReadable() && exit.status == killedStatus; v.Killed != want {
+			t.Errorf("%s: %v, want %v", name, v.Killed, want)
+		}
+		w.checkEmpty(t)
+	}
+}
+
+// logReadable tells whether the kernel's log names our processes.
+func logReadable() bool {
+	ns, _ := os.Readlink("/proc/self/ns/pid")
+	return kmsgReadable() && ns == firstPIDNamespace && readLog(logTime(), func([]byte) {})
 }

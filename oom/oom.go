@@ -29,9 +29,9 @@ const (
 // ErrNoController says that nobody counts in a group: the memory controller is not enabled for it.
 var ErrNoController = errors.New("no memory controller")
 
-// Poll registers a descriptor, which stays the caller's. After each call of arm, ready is called once when it can be
-// read; cancel ends that.
-type Poll func(fd int, ready func()) (arm func() error, cancel func())
+// Poll registers a descriptor, which stays the caller's. After each call of arm, ready is called once when it can be read,
+// or, with priority, when what it can be read from has changed (POLLPRI of poll(2)); cancel ends that.
+type Poll func(fd int, priority bool, ready func()) (arm func() error, cancel func())
 
 // Group is the memory control group of a container.
 type Group struct {
@@ -74,14 +74,13 @@ type Watcher struct {
 	poll Poll
 
 	mu      sync.Mutex
-	inotify *inotify           // nil if nothing in the unified hierarchy is watched
 	parents map[string]*parent // by directory
 }
 
 // parent is the group above those of containers.
 type parent struct {
 	dir       string
-	users     int
+	children  map[*Container]struct{}
 	accounted int64 // kills that were seen in groups of containers
 	hits      int64 // how often its own limit was hit, when last looked at
 }
@@ -140,10 +139,12 @@ func (w *Watcher) Add(group Group, pid int, onKill func(Kill)) (*Container, erro
 		}
 	}
 	if err != nil {
+		c.closed = true // for a callback that waits for the lock
 		return nil, fmt.Errorf("watch %q for OOM kills: %w", group.Dir, err)
 	}
 	c.hits = c.source.hits()
 	c.parent = w.parentOf(group)
+	c.parent.children[c] = struct{}{}
 	c.unexplained = c.parent.kills(group) - c.parent.accounted
 	return c, nil
 }
@@ -152,11 +153,10 @@ func (w *Watcher) parentOf(group Group) *parent {
 	dir := filepath.Dir(group.Dir)
 	p := w.parents[dir]
 	if p == nil {
-		p = &parent{dir: dir}
+		p = &parent{dir: dir, children: make(map[*Container]struct{})}
 		p.hits = p.limitHits(group)
 		w.parents[dir] = p
 	}
-	p.users++
 	return p
 }
 
@@ -236,48 +236,67 @@ func (c *Container) Exited(status int, sig unix.Signal) Verdict {
 	if c == nil {
 		return Verdict{}
 	}
-	suspect := c.isSuspect() && sig == unix.SIGKILL
-	if suspect { // two may have come together: another process was a victim, and somebody killed this one
-		if hit, known := c.isVictim(); known {
-			suspect = hit
-		}
-	}
-	c.w.mu.Lock()
-	defer c.w.mu.Unlock()
-	v := Verdict{container: c}
+	e := c.evidence()
+	killed := false
 	switch {
-	case suspect:
-		v.Killed = true
-	case sig == unix.SIGKILL && c.vanishedLocked():
-		v.Killed = true
-		c.pending++
-		c.parent.accounted++
-	case sig == 0 && status == killedStatus && (c.pending > 0 || time.Since(c.recent) < passedOn):
-		v.Killed = true
+	case sig == unix.SIGKILL && (e.pending || e.recent || e.vanished):
+		// Somebody else may have killed it, and another process or another container may have been the victim.
+		hit, known := c.isVictim()
+		killed = hit || !known && (e.pending || e.vanished)
+	case sig == 0 && status == killedStatus && (e.pending || e.recent):
+		killed = true
+	case sig == 0 && status == killedStatus && e.vanished:
+		hit, known := c.hasVictim()
+		killed = hit || !known
 	}
-	if v.Killed {
-		v.Kill = c.killLocked()
-	} else if c.pending > 0 {
-		c.reportLocked()
-	}
-	c.closeLocked()
-	return v
+	return c.end(killed)
 }
 
-// isSuspect looks for the last time and tells whether the first process may have been a victim.
-func (c *Container) isSuspect() bool {
+// evidence is what the counters say at the end.
+type evidence struct {
+	pending  bool // processes were killed of which it has not been decided whether the first was one
+	recent   bool // a kill that the first process seemed to have survived is not long ago
+	vanished bool // the group has gone, and the one above counted a kill that nobody accounts for
+}
+
+func (c *Container) evidence() evidence {
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
 	c.lookLocked()
-	return c.dying || c.pending > 0
+	e := evidence{pending: c.dying || c.pending > 0, recent: time.Since(c.recent) < passedOn}
+	if !e.pending {
+		e.vanished = c.vanishedLocked()
+	}
+	return e
 }
 
-// vanishedLocked tells whether the group has gone and the one above counted a kill that nobody accounts for.
 func (c *Container) vanishedLocked() bool {
 	if _, err := c.source.kills(); err == nil {
 		return false
 	}
+	for sibling := range c.parent.children { // theirs may not have been seen yet
+		sibling.lookLocked()
+	}
 	return c.parent.kills(c.group)-c.parent.accounted > c.unexplained
+}
+
+// end gives the verdict.
+func (c *Container) end(killed bool) Verdict {
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	v := Verdict{Killed: killed, container: c}
+	switch {
+	case killed:
+		if c.pending == 0 && time.Since(c.recent) >= passedOn { // known from the group above
+			c.parent.accounted++
+		}
+		v.Kill = c.killLocked()
+		v.Kill.Count = max(v.Kill.Count, 1)
+	case c.pending > 0:
+		c.reportLocked()
+	}
+	c.closeLocked()
+	return v
 }
 
 // Explain looks for the victim in the kernel's log, which takes some milliseconds.
@@ -308,7 +327,7 @@ func (c *Container) closeLocked() {
 		}
 	}
 	c.source.close()
-	if c.parent.users--; c.parent.users == 0 {
+	if delete(c.parent.children, c); len(c.parent.children) == 0 {
 		delete(c.w.parents, c.parent.dir)
 	}
 }

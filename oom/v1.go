@@ -54,7 +54,7 @@ func (v *v1) listen(w *Watcher, c *Container) error {
 		return err
 	}
 	v.eventfd = fd
-	v.arm, v.cancel = w.poll(fd, func() { v.ready(c) })
+	v.arm, v.cancel = w.poll(fd, false, func() { v.ready(c) })
 	if err := v.arm(); err != nil {
 		v.cancel()
 		unix.Close(fd)

@@ -199,8 +199,12 @@ func (m *monitor) enterScope() error {
 
 // pollWith has the OOM watcher's descriptors watched with all others.
 func pollWith(set *waiter.Set) oom.Poll {
-	return func(fd int, ready func()) (arm func() error, cancel func()) {
-		w := set.Watch(fd, ready)
+	return func(fd int, priority bool, ready func()) (arm func() error, cancel func()) {
+		watch := set.Watch
+		if priority {
+			watch = set.WatchPriority
+		}
+		w := watch(fd, ready)
 		return w.Arm, w.Close
 	}
 }

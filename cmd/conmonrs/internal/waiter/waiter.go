@@ -33,11 +33,12 @@ type Set struct {
 
 // Watch is one descriptor in a Set.
 type Watch struct {
-	set   *Set
-	fd    int
-	ready func()
-	token uint64
-	added bool // known to the kernel; guarded by set.mu
+	set    *Set
+	fd     int
+	events uint32 // of epoll_ctl(2)
+	ready  func()
+	token  uint64
+	added  bool // known to the kernel; guarded by set.mu
 }
 
 // New returns an empty set.
@@ -65,11 +66,17 @@ func New() (*Set, error) {
 // Watch registers fd, which stays the caller's, disarmed. After each Arm, ready is called once when fd can be read or
 // has been hung up. It runs on the set's goroutine, one at a time with those of all other watches: it must not block.
 // The caller closes the watch before it closes fd.
-func (s *Set) Watch(fd int, ready func()) *Watch {
+func (s *Set) Watch(fd int, ready func()) *Watch { return s.watch(fd, unix.EPOLLIN, ready) }
+
+// WatchPriority is Watch for files that can be read at any time, and tell by POLLPRI that their content has changed since
+// it was read last, as some of cgroups(7) do.
+func (s *Set) WatchPriority(fd int, ready func()) *Watch { return s.watch(fd, unix.EPOLLPRI, ready) }
+
+func (s *Set) watch(fd int, events uint32, ready func()) *Watch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.next++
-	w := &Watch{set: s, fd: fd, ready: ready, token: s.next}
+	w := &Watch{set: s, fd: fd, events: events, ready: ready, token: s.next}
 	s.watches[w.token] = w
 	return w
 }
@@ -87,7 +94,7 @@ func (w *Watch) Arm() error {
 		op = unix.EPOLL_CTL_ADD
 	}
 	event := unix.EpollEvent{
-		Events: unix.EPOLLIN | unix.EPOLLONESHOT,
+		Events: w.events | unix.EPOLLONESHOT,
 		Fd:     int32(uint32(w.token)), Pad: int32(uint32(w.token >> 32)),
 	}
 	if err := unix.EpollCtl(w.set.epfd, op, w.fd, &event); err != nil {
