@@ -173,7 +173,12 @@ func TestOOMOfPod(t *testing.T) {
 			parent = strings.ReplaceAll(p.name, "-", "_") + "pod.slice:" + p.name + ":"
 		}
 		request := func(id, script string) *conmon.CreateContainerRequest {
-			req := p.request(id, bundle.Options{Args: []string{"sh", "-c", script}, CgroupsPath: parent + id})
+			score := 0
+			if script != "exec sleep 1000" {
+				score = 1000 // the kernel takes this one
+			}
+			o := bundle.Options{Args: []string{"sh", "-c", script}, CgroupsPath: parent + id, OOMScoreAdj: &score}
+			req := p.request(id, o)
 			req.OOMExitPaths = []string{p.oomPath(id)}
 			return req
 		}
