@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/config"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/daemon"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/helper"
+	"github.com/conmonrs/conmonrs/cmd/internal/podns"
 	"github.com/conmonrs/conmonrs/cmd/internal/version"
 )
 
@@ -50,11 +53,33 @@ func obey(cfg *config.Config, args []string) error {
 	case config.VersionJSON:
 		fmt.Print(version.Get(cfg.VersionFull).JSON())
 	case config.Pause:
-		return errors.New("run pause: holding namespaces is not supported yet")
+		return pause(&cfg.Pause)
 	default:
 		return start(cfg, args)
 	}
 	return nil
+}
+
+// pause becomes conmonrs-pause, which makes the namespaces. It returns only if it cannot.
+func pause(o *config.PauseOptions) error {
+	base, err := filepath.Abs(o.BasePath)
+	if err != nil {
+		return fmt.Errorf("run pause: %w", err)
+	}
+	req := &podns.Request{Base: base, PodID: o.PodID, UIDMappings: o.UIDMappings, GIDMappings: o.GIDMappings}
+	for kind, wanted := range map[podns.Kind]bool{
+		podns.IPC: o.IPC, podns.PID: o.PID, podns.Net: o.Net, podns.User: o.User, podns.UTS: o.UTS,
+	} {
+		if wanted {
+			req.Unshare = append(req.Unshare, kind)
+		}
+	}
+	f, err := helper.Find(podns.Name)
+	if err == nil {
+		args := append([]string{podns.Name, podns.Pause}, req.Args()...)
+		err = fmt.Errorf("run %q: %w", f.Name(), syscall.Exec(f.Name(), args, os.Environ()))
+	}
+	return fmt.Errorf("run pause: %w", err)
 }
 
 func complain(err error) int {

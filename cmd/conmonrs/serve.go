@@ -18,11 +18,14 @@ import (
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/exitfile"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/helper"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/logging"
+	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/namespace"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/oci"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/output"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/pod"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/reaper"
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/waiter"
+	"github.com/conmonrs/conmonrs/cmd/internal/pages"
+	"github.com/conmonrs/conmonrs/cmd/internal/podns"
 	"github.com/conmonrs/conmonrs/cmd/internal/sockpath"
 	"github.com/conmonrs/conmonrs/io/pump"
 	"github.com/conmonrs/conmonrs/journald"
@@ -55,6 +58,7 @@ type monitor struct {
 	trim   daemon.Trimmer
 	// stopping is sent to when systemd stops the scope that an engine has made.
 	stopping chan struct{}
+	spaces   *namespace.Set
 	pod      *pod.Pod
 	server   *server.Server
 	served   chan error
@@ -75,6 +79,7 @@ func serve(cfg *config.Config, in *daemon.Inherited) int {
 	if err != nil {
 		return notServing(in, err)
 	}
+	m.spaces.CleanUp() // before there is a scope: what was left is in the last one's
 	if err := m.enterScope(); err != nil {
 		return notServing(in, err)
 	}
@@ -95,7 +100,8 @@ func serve(cfg *config.Config, in *daemon.Inherited) int {
 		log.Error("starter not told", "error", err)
 		return failure
 	}
-	daemon.DropPages()
+	own := pages.Own()
+	own.Drop()
 	log.Info("serving", "pid", os.Getpid(), "runtime", cfg.Runtime, "runtime_dir", cfg.RuntimeDir)
 	m.manager = findManager(in.Foreground, log)
 	m.manager.tell("READY=1")
@@ -155,7 +161,8 @@ func newMonitor(cfg *config.Config, log *logging.Logger) (*monitor, error) {
 		RuntimeTimeout: cfg.RuntimeTimeout, ContainerTimeout: cfg.ContainerTimeout, JournalSocket: journald.DefaultSocket,
 		Creates: make(container.Slots, startSlots), Execs: make(container.Slots, startSlots),
 	}
-	m.pod = pod.New(host, m.scope, m.trim.Touch)
+	m.openNamespaces()
+	m.pod = pod.New(host, m.scope, m.spaces, m.trim.Touch)
 	host.Pod = m.pod.Name
 	m.server = server.New(server.Options{Service: m.pod, Logger: log, Activity: m.trim.Touch})
 	return m, nil
@@ -169,7 +176,7 @@ func (m *monitor) openScope() {
 		OnUnit: m.inUnit, OnStop: func() { m.stopping <- struct{}{} },
 	}
 	if m.cfg.Scope != config.ScopeNever {
-		h, err := helper.Open(m.reaper, os.Environ())
+		h, err := helper.Open(m.reaper, os.Environ(), helper.Name)
 		if err == nil {
 			o.Runner = h
 		} else {
@@ -177,6 +184,19 @@ func (m *monitor) openScope() {
 		}
 	}
 	m.scope = helper.NewScope(o)
+}
+
+// openNamespaces prepares for namespaces of the pod, which are created when an engine asks for them.
+func (m *monitor) openNamespaces() {
+	o := namespace.Options{Reaper: m.reaper, Log: m.log, Dir: m.cfg.RuntimeDir}
+	pause, err := helper.Open(m.reaper, nil, podns.Name)
+	if err == nil {
+		o.Runner = pause
+	} else {
+		o.Missing = err
+		m.log.Debug("no namespaces for the pod", "error", err)
+	}
+	m.spaces = namespace.New(o)
 }
 
 // inUnit says where a traceback belongs. A scope that is entered before tracebacks are reported is told then.
@@ -306,6 +326,7 @@ func (m *monitor) shutdown(wait func(), ended chan struct{}) {
 	if left := m.pod.Kill(); left > 0 {
 		m.log.Error("containers left behind", "count", left)
 	}
+	m.spaces.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), exitsGrace)
 	defer cancel()
 	m.exits.Close(ctx)

@@ -38,6 +38,7 @@ var sections = []section{
 	{"pods", (*bench).measurePods},
 	{"three", (*bench).measureThree},
 	{"idle", (*bench).measureIdle},
+	{"pause", (*bench).measurePause},
 	{"start", (*bench).measureStart},
 	{"create", (*bench).measureCreate},
 	{"exec", (*bench).measureExec},
@@ -157,18 +158,28 @@ func (b *bench) addMonitors() error {
 		if m.binary == "" && m.name == peer {
 			continue
 		}
-		content, err := os.ReadFile(m.binary)
-		if err != nil {
-			return fmt.Errorf("read %s (CONMONRS_BINARY, CONMONRS_BENCH_PEER): %w", m.name, err)
-		}
+		from := m.binary
 		m.binary = filepath.Join(b.dir, m.name)
-		if err := os.WriteFile(m.binary, content, 0o755); err != nil {
-			return err
+		if err := copyProgram(from, m.binary); err != nil {
+			return fmt.Errorf("copy %s (CONMONRS_BINARY, CONMONRS_BENCH_PEER): %w", m.name, err)
+		}
+		if m.name == ours {
+			if err := copyProgram(filepath.Join(filepath.Dir(from), pauseName), filepath.Join(b.dir, pauseName)); err != nil {
+				return err
+			}
 		}
 		b.monitors = append(b.monitors, m)
 	}
 	syscall.Sync()
 	return nil
+}
+
+func copyProgram(from, to string) error {
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, content, 0o755)
 }
 
 func (b *bench) say(format string, args ...any) {

@@ -19,6 +19,12 @@ type Options struct {
 	// SharePID leaves out the pid namespace; PIDNamespace joins the one at this path.
 	SharePID     bool
 	PIDNamespace string
+	// Namespaces are joined at these paths, by type as in config.json, instead of new ones. A user namespace's mappings
+	// are IDs, for users and groups.
+	Namespaces map[string]string
+	IDs        []IDMapping
+	// Sysfs mounts one at /sys.
+	Sysfs bool
 	// Memory limits the memory in bytes; 0: unlimited.
 	Memory int64
 	// OOMScoreAdj is written to the configuration unless nil.
@@ -26,6 +32,13 @@ type Options struct {
 	Annotations map[string]string
 	Mounts      []Mount
 	UID         int
+}
+
+// IDMapping is a range of ids of a user namespace.
+type IDMapping struct {
+	ContainerID uint32 `json:"containerID"`
+	HostID      uint32 `json:"hostID"`
+	Size        uint32 `json:"size"`
 }
 
 // Mount is a bind mount.
@@ -132,6 +145,9 @@ func config(o Options) object {
 	if o.CgroupsPath != "" {
 		linux["cgroupsPath"] = o.CgroupsPath
 	}
+	if o.IDs != nil {
+		linux["uidMappings"], linux["gidMappings"] = o.IDs, o.IDs
+	}
 	return object{
 		"ociVersion": "1.0.2", "process": process, "root": object{"path": "rootfs"}, "hostname": "demo",
 		"mounts": mounts(o), "linux": linux, "annotations": o.Annotations,
@@ -141,13 +157,19 @@ func config(o Options) object {
 var capabilities = []string{"CAP_KILL", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_SETUID", "CAP_SETGID"}
 
 func namespaces(o Options) []object {
-	all := []object{{"type": "mount"}, {"type": "ipc"}, {"type": "uts"}, {"type": "network"}}
-	switch {
-	case o.SharePID:
-	case o.PIDNamespace != "":
-		all = append(all, object{"type": "pid", "path": o.PIDNamespace})
-	default:
-		all = append(all, object{"type": "pid"})
+	all := []object{{"type": "mount"}}
+	for _, kind := range []string{"ipc", "uts", "network", "pid", "user"} {
+		path := o.Namespaces[kind]
+		if kind == "pid" && o.PIDNamespace != "" {
+			path = o.PIDNamespace
+		}
+		switch {
+		case path != "":
+			all = append(all, object{"type": kind, "path": path})
+		case kind == "user" || kind == "pid" && o.SharePID:
+		default:
+			all = append(all, object{"type": kind})
+		}
 	}
 	return all
 }
@@ -160,6 +182,11 @@ func mounts(o Options) []object {
 			"destination": "/dev/pts", "type": "devpts", "source": "devpts",
 			"options": []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"},
 		},
+	}
+	if o.Sysfs {
+		all = append(all, object{
+			"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": []string{"nosuid", "noexec", "nodev", "ro"},
+		})
 	}
 	for _, m := range o.Mounts {
 		all = append(all, object{

@@ -10,6 +10,7 @@ require (
 	github.com/containers/conmon-rs v1.0.1
 	github.com/sirupsen/logrus v1.9.4
 	go.podman.io/common v0.66.2-0.20260126213724-1e46b0756b39
+	go.podman.io/storage v1.61.1-0.20251212224252-b0f86df5a665
 )
 
 require (
@@ -27,7 +28,6 @@ require (
 	go.opentelemetry.io/otel v1.43.0 // indirect
 	go.opentelemetry.io/otel/metric v1.43.0 // indirect
 	go.opentelemetry.io/otel/trace v1.43.0 // indirect
-	go.podman.io/storage v1.61.1-0.20251212224252-b0f86df5a665 // indirect
 	golang.org/x/sync v0.20.0 // indirect
 	golang.org/x/sys v0.50.0 // indirect
 )

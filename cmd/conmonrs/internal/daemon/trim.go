@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/conmonrs/conmonrs/cmd/internal/pages"
 )
 
 // Limits of a Trimmer.
@@ -49,12 +51,13 @@ func (t *Trimmer) look() {
 		t.timer.Reset(left)
 		return
 	default:
-		pages, own := resident()
-		if own > muchGarbage {
+		files, private := resident()
+		if private > muchGarbage {
 			debug.FreeOSMemory()
 		}
-		if pages > manyPages {
-			DropPages()
+		if files > manyPages {
+			own := pages.Own()
+			own.Drop()
 		}
 	}
 	t.timer = nil

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// name is the helper's, as a file and as a process.
-	name = "conmonrs-helper"
+	// Name is the helper's, as a file and as a process.
+	Name = "conmonrs-helper"
 	// packaged is where packages put it.
 	packaged = "/usr/libexec/conmonrs"
 	// maxOutput bounds what is read of its output: it prints a line.
@@ -39,32 +39,49 @@ var ErrNoSystemd = errors.New("no systemd here")
 // environment lists the variables that the helper gets: they say where buses are.
 var environment = []string{"XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS"}
 
-// Helper is the executable. It is opened once, so that a monitor that is months old runs the helper that it was
+// Helper is the executable, or another that is run in the same way. It is opened once, so that a monitor that is months old runs the helper that it was
 // installed with, whatever an update has put in its place.
 type Helper struct {
+	name   string // as a file and as a process
 	reaper *reaper.Reaper
 	file   *os.File // O_PATH
 	env    []string
 }
 
-// Open finds the helper beside the monitor's own executable, in ../libexec/conmonrs from there, or where packages put
-// it. environ is the environment that the monitor was started with.
-func Open(r *reaper.Reaper, environ []string) (*Helper, error) {
-	dirs := []string{packaged}
-	if self, err := os.Executable(); err == nil {
-		dir := filepath.Dir(self)
-		dirs = []string{dir, filepath.Join(dir, "../libexec/conmonrs"), packaged}
-	}
-	return open(r, environ, dirs)
+// Open finds the helper, or another executable of that name, see Find. environ is the environment that the monitor was
+// started with.
+func Open(r *reaper.Reaper, environ []string, name string) (*Helper, error) {
+	return open(r, environ, name, places())
 }
 
-func open(r *reaper.Reaper, environ, dirs []string) (*Helper, error) {
+func open(r *reaper.Reaper, environ []string, name string, dirs []string) (*Helper, error) {
+	file, err := find(name, dirs)
+	if err != nil {
+		return nil, err
+	}
+	return &Helper{name: name, reaper: r, file: file, env: pick(environ)}, nil
+}
+
+// Find opens the executable of that name, with O_PATH: beside the monitor's own executable, in ../libexec/conmonrs from
+// there, or where packages put it. The caller closes it.
+func Find(name string) (*os.File, error) { return find(name, places()) }
+
+func places() []string {
+	self, err := os.Executable()
+	if err != nil {
+		return []string{packaged}
+	}
+	dir := filepath.Dir(self)
+	return []string{dir, filepath.Join(dir, "../libexec/conmonrs"), packaged}
+}
+
+func find(name string, dirs []string) (*os.File, error) {
 	var errs []error
 	for _, dir := range dirs {
 		path := filepath.Join(dir, name)
 		file, err := openExecutable(path)
 		if err == nil {
-			return &Helper{reaper: r, file: file, env: pick(environ)}, nil
+			return file, nil
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", path, err))
 	}
@@ -116,7 +133,8 @@ func (h *Helper) Run(ctx context.Context, args ...string) (map[string]string, er
 	child := pipes.Child()
 	p, err := h.reaper.Start(ctx, reaper.Command{
 		// Descriptors of the child below those that it is given may be others by the time it executes.
-		Path: "/proc/self/fd/3", File: fmt.Sprintf("/proc/self/fd/%d", h.file.Fd()), Args: append([]string{name}, args...), Env: h.env,
+		Path: "/proc/self/fd/3", File: fmt.Sprintf("/proc/self/fd/%d", h.file.Fd()), Args: append([]string{h.name}, args...),
+		Env:   h.env,
 		Files: []*os.File{child[0], child[1], child[2], h.file}, OwnGroup: true,
 	})
 	_ = pipes.CloseChild()
@@ -124,11 +142,11 @@ func (h *Helper) Run(ctx context.Context, args ...string) (map[string]string, er
 		return nil, err
 	}
 	if err := wait(ctx, p); err != nil {
-		return nil, fmt.Errorf("wait for %s: %w", name, err)
+		return nil, fmt.Errorf("wait for %s: %w", h.name, err)
 	}
 	// What it has printed is in the pipes: it prints less than they hold, and nobody else has them.
 	out, message := contents(pipes.TakeStdout()), contents(pipes.TakeStderr())
-	if err := outcome(p.Status(), message); err != nil {
+	if err := h.outcome(p.Status(), message); err != nil {
 		return nil, err
 	}
 	return words(out), nil
@@ -153,15 +171,16 @@ func wait(ctx context.Context, p *reaper.Process) error {
 // killedError means that somebody else has killed the helper. It is in the monitor's unit: whoever stops that signals
 // all processes in it.
 type killedError struct {
+	name    string
 	signal  syscall.Signal
 	message string
 }
 
 func (e *killedError) Error() string {
-	return fmt.Sprintf("%s was killed by signal %d: %s", name, int(e.signal), e.message)
+	return fmt.Sprintf("%s was killed by signal %d: %s", e.name, int(e.signal), e.message)
 }
 
-func outcome(status reaper.Status, message string) error {
+func (h *Helper) outcome(status reaper.Status, message string) error {
 	message = strings.Join(strings.Fields(message), " ")
 	switch {
 	case status.Code == 0:
@@ -169,9 +188,9 @@ func outcome(status reaper.Status, message string) error {
 	case status.Code == statusNoSystemd && status.Signal == 0:
 		return ErrNoSystemd
 	case status.Signal != 0:
-		return &killedError{status.Signal, message}
+		return &killedError{h.name, status.Signal, message}
 	}
-	return fmt.Errorf("%s: %s (status %d)", name, message, status.Code)
+	return fmt.Errorf("%s: %s (status %d)", h.name, message, status.Code)
 }
 
 // contents returns what is in a pipe, and takes ownership of its non-blocking descriptor.

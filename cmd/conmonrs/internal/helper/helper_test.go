@@ -30,8 +30,8 @@ func newReaper(t *testing.T) *reaper.Reaper {
 func script(t *testing.T, text string) *Helper {
 	t.Helper()
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, name), text)
-	h, err := open(newReaper(t), []string{"XDG_RUNTIME_DIR=/run/user/1", "NOTIFY_SOCKET=/n", "SECRET=1"}, []string{dir})
+	write(t, filepath.Join(dir, Name), text)
+	h, err := open(newReaper(t), []string{"XDG_RUNTIME_DIR=/run/user/1", "NOTIFY_SOCKET=/n", "SECRET=1"}, Name, []string{dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,29 +166,29 @@ func TestRunManyAtOnce(t *testing.T) {
 func TestOpen(t *testing.T) {
 	r := newReaper(t)
 	first, second := t.TempDir(), t.TempDir()
-	_, err := open(r, nil, []string{first, second})
+	_, err := open(r, nil, Name, []string{first, second})
 	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), second) {
 		t.Errorf("%v", err)
 	}
-	if err := os.Mkdir(filepath.Join(first, name), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(first, Name), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := open(r, nil, []string{first}); !errors.Is(err, os.ErrPermission) {
+	if _, err := open(r, nil, Name, []string{first}); !errors.Is(err, os.ErrPermission) {
 		t.Errorf("directory: %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(second, name), nil, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(second, Name), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := open(r, nil, []string{second}); !errors.Is(err, os.ErrPermission) {
+	if _, err := open(r, nil, Name, []string{second}); !errors.Is(err, os.ErrPermission) {
 		t.Errorf("not executable: %v", err)
 	}
 	third := t.TempDir()
-	write(t, filepath.Join(third, name), "")
-	h, err := open(r, nil, []string{first, second, third})
+	write(t, filepath.Join(third, Name), "")
+	h, err := open(r, nil, Name, []string{first, second, third})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h.file.Name() != filepath.Join(third, name) {
+	if h.file.Name() != filepath.Join(third, Name) {
 		t.Errorf("found %s", h.file.Name())
 	}
 	h.Close()

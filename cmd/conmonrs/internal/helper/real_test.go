@@ -24,7 +24,7 @@ func realHelper(t *testing.T) *Helper {
 	if binary == "" {
 		t.Skip("CONMONRS_HELPER is not set")
 	}
-	h, err := open(newReaper(t), os.Environ(), []string{filepath.Dir(binary)})
+	h, err := open(newReaper(t), os.Environ(), Name, []string{filepath.Dir(binary)})
 	if err != nil {
 		t.Fatal(err)
 	}

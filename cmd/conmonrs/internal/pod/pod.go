@@ -31,6 +31,7 @@ type Pod struct {
 	host    *container.Host
 	active  func() // called when a container has ended
 	scope   *helper.Scope
+	spaces  Namespaces
 	version func() version.Info // parsed once, at the first call
 	// work ends with the monitor: creates and execs under way are given up.
 	work context.Context
@@ -44,10 +45,10 @@ type Pod struct {
 }
 
 // New returns a pod without containers. active is called when a container has ended.
-func New(h *container.Host, scope *helper.Scope, active func()) *Pod {
+func New(h *container.Host, scope *helper.Scope, spaces Namespaces, active func()) *Pod {
 	work, stop := context.WithCancel(context.Background())
 	return &Pod{
-		host: h, scope: scope, active: active, work: work, stop: stop,
+		host: h, scope: scope, spaces: spaces, active: active, work: work, stop: stop,
 		version:    sync.OnceValue(func() version.Info { return version.Get(false) }),
 		containers: make(map[string]*container.Container), execs: make(map[*container.Exec]string),
 	}
@@ -87,6 +88,7 @@ func (p *Pod) create(c *container.Container, req *conmon.CreateContainerRequest)
 		c.Abandon()
 		return err
 	}
+	p.followScope()
 	if err := c.Create(p.work, container.Files{}); err != nil {
 		return err
 	}
@@ -209,13 +211,6 @@ func (p *Pod) SetWindowSize(_ context.Context, req *conmon.SetWindowSizeRequest)
 		return err
 	}
 	return c.Resize(req.Width, req.Height)
-}
-
-// CreateNamespaces is not there yet.
-func (p *Pod) CreateNamespaces(
-	context.Context, *conmon.CreateNamespacesRequest,
-) (*conmon.CreateNamespacesResponse, error) {
-	return nil, notYet("creating namespaces")
 }
 
 // StartFDSocket is not there yet.

@@ -14,8 +14,10 @@ import (
 const maxID = 200
 
 // checkID refuses what could be taken for an option or a path by the runtime.
-func checkID(id string) error {
-	invalid := func(reason string) error { return &conmon.InvalidError{Field: "id", Reason: reason} }
+func checkID(id string) error { return checkName("id", id) }
+
+func checkName(field, id string) error {
+	invalid := func(reason string) error { return &conmon.InvalidError{Field: field, Reason: reason} }
 	if id == "" {
 		return invalid("is empty")
 	}

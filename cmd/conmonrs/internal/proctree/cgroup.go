@@ -2,9 +2,11 @@ package proctree
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -148,6 +150,32 @@ func unifiedRoot() string {
 func isDir(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.IsDir()
+}
+
+// Follow moves a child into the control groups that this process is in, in each hierarchy in which it is in another one,
+// cgroups(7): children that are older than a move of this process stay where they were born.
+func Follow(pid int) error {
+	var r reader
+	own := paths(r.read(os.Getpid(), "cgroup"))
+	its := paths(r.read(pid, "cgroup"))
+	var errs []error
+	for hierarchy, path := range own {
+		old, known := its[hierarchy]
+		if !known || old == path {
+			continue
+		}
+		dir := filepath.Join(unifiedRoot(), path)
+		if hierarchy != "" {
+			dir = v1Dir(hierarchy, path)
+		}
+		f, err := os.OpenFile(filepath.Join(dir, "cgroup.procs"), os.O_WRONLY, 0)
+		if err == nil {
+			_, err = f.WriteString(strconv.Itoa(pid))
+			err = errors.Join(err, f.Close())
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // killAtOnce is how many pidfds are open at the same time.

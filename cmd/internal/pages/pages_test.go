@@ -1,4 +1,4 @@
-package daemon
+package pages
 
 import (
 	"bytes"
@@ -26,9 +26,10 @@ func rssFile(t *testing.T) int {
 	return 0
 }
 
-func TestDropPages(t *testing.T) {
+func TestDrop(t *testing.T) {
 	before := rssFile(t)
-	DropPages()
+	own := Own()
+	own.Drop()
 	if after := rssFile(t); after >= before {
 		t.Errorf("%d KiB of files mapped, before %d", after, before)
 	}
