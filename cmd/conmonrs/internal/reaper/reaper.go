@@ -79,6 +79,8 @@ type Command struct {
 	Env  []string
 	// Files become the descriptors 0, 1, 2 and so on. They stay the caller's.
 	Files []*os.File
+	// Extra are descriptors that follow those of Files. They stay the caller's too.
+	Extra []int
 	// OwnGroup puts the process at the head of a process group of its own.
 	OwnGroup bool
 }
@@ -104,9 +106,12 @@ func (r *Reaper) Start(ctx context.Context, c Command) (*Process, error) {
 	if err := r.probes.wait(ctx, c.file()); err != nil {
 		return nil, fmt.Errorf("run %q: %w", c.Path, err)
 	}
-	fds := make([]uintptr, len(c.Files))
-	for i, f := range c.Files {
-		fds[i] = f.Fd()
+	fds := make([]uintptr, 0, len(c.Files)+len(c.Extra))
+	for _, f := range c.Files {
+		fds = append(fds, f.Fd())
+	}
+	for _, fd := range c.Extra {
+		fds = append(fds, uintptr(fd))
 	}
 	pidfd := -1
 	r.mu.Lock()

@@ -70,6 +70,39 @@ func shell(script string) Command {
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}}
 }
 
+// Extra descriptors follow the files, in order, whatever their numbers are.
+func TestExtraDescriptors(t *testing.T) {
+	r := newReaper(t)
+	pipes := make([]int, 4)
+	for i := 0; i < len(pipes); i += 2 {
+		if err := unix.Pipe2(pipes[i:i+2], unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(pipes[i])
+	}
+	c := shell("echo three >&3; echo four >&4; ! { true >&5; } 2>&-")
+	c.Extra = []int{pipes[3], pipes[1]}
+	p, err := r.Start(t.Context(), c)
+	unix.Close(pipes[1])
+	unix.Close(pipes[3])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status := waitDone(t, p); status.Code != 0 {
+		t.Errorf("status %+v: there is a descriptor 5", status)
+	}
+	for fd, want := range map[int]string{pipes[2]: "three\n", pipes[0]: "four\n"} {
+		b := make([]byte, 10)
+		n, err := unix.Read(fd, b)
+		if err != nil || string(b[:n]) != want {
+			t.Errorf("%q, %v, want %q", b[:max(n, 0)], err, want)
+		}
+		if n, err := unix.Read(fd, b); n != 0 || err != nil { // ours are closed
+			t.Errorf("end: %d, %v", n, err)
+		}
+	}
+}
+
 func waitDone(t testing.TB, p *Process) Status {
 	t.Helper()
 	select {
