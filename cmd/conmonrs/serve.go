@@ -34,10 +34,9 @@ import (
 )
 
 const (
-	// socketName and fdSocketName are where clients look in the runtime directory.
-	socketName   = "conmon.sock"
-	fdSocketName = "conmon-fd.sock"
-	socketMode   = 0o700
+	// socketName is where clients look in the runtime directory.
+	socketName = "conmon.sock"
+	socketMode = 0o700
 	// poolSize is how many streams are read at the same time before others wait for buffers.
 	poolSize = 4
 	// startSlots is how many runtimes create, and how many exec, at the same time.
@@ -247,7 +246,7 @@ type listener struct{ *sockpath.Listener }
 func (l listener) Accept() (io.ReadWriteCloser, error) { return l.Listener.Accept() }
 
 func (m *monitor) listen() error {
-	if err := removeSocket(filepath.Join(m.cfg.RuntimeDir, fdSocketName)); err != nil {
+	if err := removeSocket(filepath.Join(m.cfg.RuntimeDir, pod.FDSocketName)); err != nil {
 		return err
 	}
 	l, err := sockpath.ListenReplacingStale(filepath.Join(m.cfg.RuntimeDir, socketName), syscall.SOCK_STREAM, socketMode)
@@ -332,6 +331,7 @@ func (m *monitor) shutdown(wait func(), ended chan struct{}) {
 	m.exits.Close(ctx)
 	m.scope.Close()
 	m.trim.Close()
+	m.pod.CloseFDSocket()
 	m.unlisten()
 }
 

@@ -42,7 +42,7 @@ type Container struct {
 	hub     *attach.Hub
 	out     *pump.Stream
 	err     *pump.Stream   // nil with a terminal
-	leaked  []*os.File     // closed at the exit
+	leaked  Descriptors    // closed at the exit
 	oom     *oom.Container // nil if nobody counts
 	notify  *notifier      // nil if the engine wants no notifications
 	streams sync.WaitGroup
@@ -53,14 +53,6 @@ type Container struct {
 	limit    *time.Timer // of its life; nil: there is none
 	terminal *os.File    // nil without one, and after the exit
 	sockets  map[string]*attachSocket
-}
-
-// Files are descriptors that a create passes on. Create takes ownership of them, also on error.
-type Files struct {
-	// Additional become descriptors 3 and up of the runtime.
-	Additional []*os.File
-	// Leaked stay open until the container has ended.
-	Leaked []*os.File
 }
 
 // New returns a container in state Creating. gone is called once when its id may be used again.
@@ -76,6 +68,7 @@ func (c *Container) Create(ctx context.Context, files Files) error {
 	c.leaked = files.Leaked
 	var process *reaper.Process
 	created := false
+	defer release(files.Additional)
 	defer func() { // also when a mistake in this program ends it early: the id must not stay taken
 		if created {
 			return
@@ -84,7 +77,7 @@ func (c *Container) Create(ctx context.Context, files Files) error {
 			_ = process.Signal(syscall.SIGKILL)
 		}
 		u.run()
-		closeAll(c.leaked)
+		release(c.leaked)
 		c.Abandon()
 	}()
 	c.forgetPredecessor()
@@ -144,12 +137,10 @@ func (c *Container) Abandon() {
 
 func (c *Container) create(ctx context.Context, files Files, u *undo) (process *reaper.Process, err error) {
 	if c.logs, err = c.host.openLogs(c.req.ID, c.req.LogDrivers, c.log); err != nil {
-		closeAll(files.Additional)
 		return nil, err
 	}
 	u.add(c.logs.close)
 	if err := c.openNotify(u); err != nil {
-		closeAll(files.Additional)
 		return nil, err
 	}
 	l := launch{
@@ -158,15 +149,14 @@ func (c *Container) create(ctx context.Context, files Files, u *undo) (process *
 	}
 	pipes, err := stdio.OpenPipes(stdio.Options{Stdin: c.req.Stdin && !c.req.Terminal})
 	if err != nil {
-		closeAll(files.Additional)
 		return nil, err
 	}
 	u.add(func() { pipes.Close() })
 	ends := pipes.Child()
-	l.files = append(ends[:], files.Additional...)
+	l.files, l.extra = ends[:], numbers(files.Additional)
 	l.started = func() {
 		_ = pipes.CloseChild()
-		closeAll(files.Additional)
+		release(files.Additional) // whoever reads from the container is to see when it closes them
 	}
 	var message *messageReader
 	if c.req.Terminal {
@@ -340,12 +330,6 @@ func socketPath(s *console.Socket) string {
 		return ""
 	}
 	return s.Path()
-}
-
-func closeAll(files []*os.File) {
-	for _, f := range files {
-		_ = f.Close()
-	}
 }
 
 // move changes the state. An event that the state does not allow is a mistake in this program; it is logged, and the

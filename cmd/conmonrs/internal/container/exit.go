@@ -54,7 +54,7 @@ func (c *Container) exited() {
 	c.startCleanup()
 	// 7. Descriptors kept for the container's lifetime, and the id.
 	c.notify.close()
-	closeAll(c.leaked)
+	release(c.leaked)
 	c.closeTerminal()
 	c.move(Published)
 	c.gone()

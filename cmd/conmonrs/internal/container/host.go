@@ -81,6 +81,7 @@ type launch struct {
 	args    []string
 	env     []string
 	files   []*os.File // from descriptor 0 on
+	extra   []int      // descriptors that follow
 	pidFile string
 	// started is called when the runtime has been started, or will not be, to close the ends of pipes that are its own.
 	started func()
@@ -118,7 +119,7 @@ func (h *Host) launch(ctx context.Context, l launch) (process *reaper.Process, l
 	release := h.Reaper.Hold()
 	defer release()
 	runtime, err := h.Reaper.Start(ctx, reaper.Command{
-		Path: h.Runtime.Path, Args: l.args, Env: l.env, Files: l.files, OwnGroup: true,
+		Path: h.Runtime.Path, Args: l.args, Env: l.env, Files: l.files, Extra: l.extra, OwnGroup: true,
 	})
 	started()
 	if err != nil {

@@ -36,6 +36,7 @@ type Pod struct {
 	// work ends with the monitor: creates and execs under way are given up.
 	work context.Context
 	stop context.CancelFunc
+	fds  *fdSocket
 
 	mu         sync.Mutex
 	closing    bool
@@ -48,7 +49,7 @@ type Pod struct {
 func New(h *container.Host, scope *helper.Scope, spaces Namespaces, active func()) *Pod {
 	work, stop := context.WithCancel(context.Background())
 	return &Pod{
-		host: h, scope: scope, spaces: spaces, active: active, work: work, stop: stop,
+		host: h, scope: scope, spaces: spaces, active: active, work: work, stop: stop, fds: newFDSocket(h),
 		version:    sync.OnceValue(func() version.Info { return version.Get(false) }),
 		containers: make(map[string]*container.Container), execs: make(map[*container.Exec]string),
 	}
@@ -84,12 +85,17 @@ func (p *Pod) CreateContainer(
 }
 
 func (p *Pod) create(c *container.Container, req *conmon.CreateContainerRequest) error {
-	if err := p.enterScope(req); err != nil {
+	files, err := p.fds.take(req)
+	if err == nil {
+		err = p.enterScope(req)
+	}
+	if err != nil {
+		files.Close()
 		c.Abandon()
 		return err
 	}
 	p.followScope()
-	if err := c.Create(p.work, container.Files{}); err != nil {
+	if err := c.Create(p.work, files); err != nil {
 		return err
 	}
 	p.describe()
@@ -211,11 +217,6 @@ func (p *Pod) SetWindowSize(_ context.Context, req *conmon.SetWindowSizeRequest)
 		return err
 	}
 	return c.Resize(req.Width, req.Height)
-}
-
-// StartFDSocket is not there yet.
-func (p *Pod) StartFDSocket(context.Context, *conmon.StartFDSocketRequest) (*conmon.StartFDSocketResponse, error) {
-	return nil, notYet("passing descriptors")
 }
 
 // ServeExec is not there yet.

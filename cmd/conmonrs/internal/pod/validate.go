@@ -80,7 +80,7 @@ func validateCreate(req *conmon.CreateContainerRequest) error {
 		func() error { return checkPaths("oomExitPaths", req.OOMExitPaths) },
 		func() error { return checkLogs(req.LogDrivers) },
 		func() error { return checkEnv(req.Env) },
-		func() error { return checkSlots(req) },
+		func() error { return checkPreserved(req) },
 		func() error { return checkNotify(req) },
 	} {
 		if err := check(); err != nil {
@@ -118,16 +118,6 @@ func checkLogs(drivers []conmon.LogDriver) error {
 		}
 		if err := checkPath(fmt.Sprintf("logDrivers[%d].path", i), d.Path); err != nil {
 			return err
-		}
-	}
-	return nil
-}
-
-// checkSlots refuses descriptors: as long as there is no descriptor socket, no slot has one.
-func checkSlots(req *conmon.CreateContainerRequest) error {
-	for _, slots := range [][]uint64{req.AdditionalFDs, req.LeakFDs} {
-		if len(slots) > 0 {
-			return fmt.Errorf("no file descriptor in slot %d", slots[0])
 		}
 	}
 	return nil
