@@ -75,13 +75,19 @@ func (s blockingService) ReopenLog(context.Context, *conmon.ReopenLogRequest) er
 func serveBlocking(t *testing.T) (blockingService, *cutListener, string) {
 	t.Helper()
 	checkLeaks(t)
+	svc := blockingService{begun: make(chan struct{}, 10), release: make(chan struct{})}
+	l, path := serveService(t, svc)
+	return svc, l, path
+}
+
+func serveService(t *testing.T, svc server.Service) (*cutListener, string) {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	ul, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := &cutListener{UnixListener: ul}
-	svc := blockingService{begun: make(chan struct{}, 10), release: make(chan struct{})}
 	s := server.New(server.Options{Service: svc})
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(context.Background(), l) }()
@@ -93,7 +99,7 @@ func serveBlocking(t *testing.T) (blockingService, *cutListener, string) {
 		}
 		<-served
 	})
-	return svc, l, path
+	return l, path
 }
 
 func dial(t *testing.T, path string) *client.Client {
