@@ -22,6 +22,9 @@ const (
 // maxAttempts bounds how often a monitor that closes its connections is asked for its process.
 const maxAttempts = 200
 
+// goneAttempts bounds how often a monitor that has ended is found to be there.
+const goneAttempts = 20
+
 // Shutdown asks the monitor to kill its containers and leave, with SIGINT, and returns when the process has
 // ended. Sockets that a killed monitor left behind are removed. If there is no monitor any more there is
 // nothing to do, so it can be repeated. The client still has to be closed.
@@ -120,13 +123,11 @@ func (c *Client) removeLeftovers(ctx context.Context) error {
 	if c.socketPath == "" {
 		return nil
 	}
-	conn, err := unixpath.Dial(ctx, "unix", c.socketPath)
-	if err == nil {
-		_ = conn.Close()
-		return nil
-	}
-	if !notRunning(err) {
+	switch taken, err := c.taken(ctx); {
+	case err != nil:
 		return err
+	case taken:
+		return nil
 	}
 	paths := []string{c.socketPath}
 	if dir, name := filepath.Split(c.socketPath); name == socketName {
@@ -138,4 +139,24 @@ func (c *Client) removeLeftovers(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// taken tells whether a monitor is there. One that has just ended may seem to be: its threads go one after the other, and
+// the last closes the socket.
+func (c *Client) taken(ctx context.Context) (bool, error) {
+	for range goneAttempts {
+		conn, err := unixpath.Dial(ctx, "unix", c.socketPath)
+		switch {
+		case err == nil:
+			_ = conn.Close()
+		case notRunning(err):
+			return false, nil
+		default:
+			return false, err
+		}
+		if !sleep(ctx, pollInterval) {
+			return false, context.Cause(ctx)
+		}
+	}
+	return true, nil
 }

@@ -24,7 +24,6 @@ const fdSocketMode = 0o700
 // fdSocket is the socket on which engines send descriptors. It is bound when an engine first asks for it: most never do.
 type fdSocket struct {
 	host *container.Host
-	path string
 
 	mu     sync.Mutex
 	closed bool
@@ -33,8 +32,10 @@ type fdSocket struct {
 }
 
 func newFDSocket(h *container.Host) *fdSocket {
-	return &fdSocket{host: h, path: filepath.Join(h.RuntimeDir, FDSocketName)}
+	return &fdSocket{host: h}
 }
+
+func (s *fdSocket) path() string { return filepath.Join(s.host.RuntimeDir, FDSocketName) }
 
 // start makes sure that engines can connect. A socket that somebody has removed is bound anew.
 func (s *fdSocket) start() error {
@@ -44,7 +45,7 @@ func (s *fdSocket) start() error {
 		return conmon.ErrShuttingDown
 	}
 	if s.file != nil {
-		if now, err := os.Lstat(s.path); err == nil && os.SameFile(now, s.file) {
+		if now, err := os.Lstat(s.path()); err == nil && os.SameFile(now, s.file) {
 			return nil
 		}
 	}
@@ -55,11 +56,11 @@ func (s *fdSocket) start() error {
 }
 
 func (s *fdSocket) listenLocked() error {
-	l, err := sockpath.ListenReplacingStale(s.path, syscall.SOCK_SEQPACKET, fdSocketMode)
+	l, err := sockpath.ListenReplacingStale(s.path(), syscall.SOCK_SEQPACKET, fdSocketMode)
 	if err != nil {
 		return err
 	}
-	file, err := os.Lstat(s.path)
+	file, err := os.Lstat(s.path())
 	if err != nil {
 		l.Close()
 		return err
@@ -120,7 +121,7 @@ func (p *Pod) StartFDSocket(context.Context, *conmon.StartFDSocketRequest) (*con
 	if err := p.fds.start(); err != nil {
 		return nil, err
 	}
-	return &conmon.StartFDSocketResponse{Path: p.fds.path}, nil
+	return &conmon.StartFDSocketResponse{Path: p.fds.path()}, nil
 }
 
 // CloseFDSocket removes that socket. None is bound from now on.

@@ -37,21 +37,21 @@ func TestFDSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	info, err := os.Lstat(s.path)
-	if err != nil || info.Mode() != os.ModeSocket|0o700 || filepath.Base(s.path) != "conmon-fd.sock" {
-		t.Errorf("%s: %v, %v", s.path, info.Mode(), err)
+	info, err := os.Lstat(s.path())
+	if err != nil || info.Mode() != os.ModeSocket|0o700 || filepath.Base(s.path()) != "conmon-fd.sock" {
+		t.Errorf("%s: %v, %v", s.path(), info.Mode(), err)
 	}
-	if err := os.Remove(s.path); err != nil {
+	if err := os.Remove(s.path()); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.start(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Lstat(s.path); err != nil {
+	if _, err := os.Lstat(s.path()); err != nil {
 		t.Errorf("not bound anew: %v", err)
 	}
 	s.close()
-	if _, err := os.Lstat(s.path); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(s.path()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("not removed: %v", err)
 	}
 	if err := s.start(); !errors.Is(err, conmon.ErrShuttingDown) {
@@ -61,13 +61,13 @@ func TestFDSocket(t *testing.T) {
 
 func TestFDSocketNotBound(t *testing.T) {
 	s := newTestFDSocket(t, t.TempDir())
-	if err := os.WriteFile(s.path, nil, 0o600); err != nil {
+	if err := os.WriteFile(s.path(), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.start(); err == nil || !strings.HasPrefix(err.Error(), "bind server socket: ") {
 		t.Errorf("error %v", err)
 	}
-	if err := os.Remove(s.path); err != nil {
+	if err := os.Remove(s.path()); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.start(); err != nil {
