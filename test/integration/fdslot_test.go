@@ -371,6 +371,7 @@ func TestIdleDescriptors(t *testing.T) {
 		if _, err := theirs.Read(make([]byte, 10)); err != nil {
 			t.Fatal(err)
 		}
+		time.Sleep(time.Millisecond) // so that each event could wake it
 	}
 	if n := switches(p.pid) - last; n > 50 {
 		t.Errorf("the monitor woke up %d times", n)
