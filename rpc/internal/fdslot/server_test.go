@@ -285,7 +285,7 @@ func TestDescriptorShortage(t *testing.T) {
 	f := serve(t)
 	conn := f.raw()
 	r, w := pipe(t)
-	conn.send(words(1<<32 | 0))
+	conn.send(words(1 << 32))
 	conn.reply() // it has been accepted
 	var old unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
