@@ -2,9 +2,9 @@
 // (https://systemd.io/JOURNAL_NATIVE_PROTOCOL): one datagram per entry, and a
 // sealed memfd for an entry that no datagram can hold.
 //
-// It has three layers: [Conn] sends entries, [Handler] is the monitor's own log
-// as a slog.Handler that never waits, and [Sink] is the log of a container, which
-// waits rather than lose a line.
+// It has three layers: [Conn] sends entries, [Log] is a program's own log, which
+// never waits, and [Sink] is the log of a container, which waits rather than lose
+// a line.
 //
 // It does not read the journal, and it links neither package net nor C code.
 package journald
