@@ -2,7 +2,8 @@
 //
 // The monitor is a child subreaper (prctl(2)): besides the runtimes it starts, it becomes the parent of the containers
 // and execs those leave behind, and of any orphan below them. A known process is waited for by its own pid as soon as
-// its pidfd(2) is readable, so no wait can take the status of another. Unknown children are looked at without being
+// its pidfd(2) is readable (before Linux 5.3, which has none, as soon as it is the one that SIGCHLD is about), so no wait
+// can take the status of another. Unknown children are looked at without being
 // waited for (WNOWAIT) and taken one by one, and not while a start is under way whose process they may turn out to be.
 package reaper
 
@@ -47,6 +48,7 @@ type Reaper struct {
 	starts    map[uint64]struct{}
 	nextStart uint64
 	strays    map[int]uint64 // unknown zombies: the newest start when first seen
+	noPidfd   bool           // set by tests: as if the kernel had none
 }
 
 // Process is a child that is waited for.
@@ -55,8 +57,9 @@ type Process struct {
 	Pid int
 
 	reaper *Reaper
-	watch  *waiter.Watch
-	pidfd  int           // guarded by reaper.mu; -1 once reaped
+	watch  *waiter.Watch // nil without a pidfd
+	pidfd  int           // guarded by reaper.mu; -1 once reaped, and where there are none
+	reaped bool          // guarded by reaper.mu
 	pause  time.Duration // guarded by reaper.mu; until the next look at a process that cannot be reaped yet
 	status Status
 	done   chan struct{}
@@ -144,15 +147,25 @@ func (r *Reaper) Adopt(pid int) (*Process, error) {
 	if err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil); err != nil {
 		return nil, fmt.Errorf("adopt process %d: %w", pid, ErrNotChild)
 	}
-	pidfd, err := unix.PidfdOpen(pid, unix.O_NONBLOCK) // PIDFD_NONBLOCK; close-on-exec by definition
+	return r.registerLocked(pid, -1)
+}
+
+// open returns a pidfd, -1 if the kernel has none.
+func (r *Reaper) open(pid int) (int, error) {
+	if r.noPidfd {
+		return -1, nil
+	}
+	fd, err := unix.PidfdOpen(pid, unix.O_NONBLOCK) // PIDFD_NONBLOCK; close-on-exec by definition
 	if errors.Is(err, unix.EINVAL) {
-		pidfd, err = unix.PidfdOpen(pid, 0) // before Linux 5.10
+		fd, err = unix.PidfdOpen(pid, 0) // before Linux 5.10
 	}
-	if err != nil {
-		_ = syscall.Kill(pid, syscall.SIGKILL)
-		return nil, fmt.Errorf("adopt process %d: %w", pid, err)
+	switch {
+	case errors.Is(err, unix.ENOSYS):
+		return -1, nil
+	case err != nil:
+		return -1, fmt.Errorf("open pidfd of %d: %w", pid, err)
 	}
-	return r.registerLocked(pid, pidfd)
+	return fd, nil
 }
 
 // registerLocked takes ownership of pidfd. A child that cannot be watched is killed, and reaped as a stray.
@@ -163,16 +176,18 @@ func (r *Reaper) registerLocked(pid, pidfd int) (p *Process, err error) {
 		}
 	}()
 	if pidfd < 0 { // before Linux 5.2 clone gives none
-		if pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
-			return nil, fmt.Errorf("open pidfd of %d: %w", pid, err)
+		if pidfd, err = r.open(pid); err != nil {
+			return nil, err
 		}
 	}
 	p = &Process{Pid: pid, reaper: r, pidfd: pidfd, done: make(chan struct{})}
-	p.watch = r.set.Watch(pidfd, p.exited)
-	if err := p.watch.Arm(); err != nil {
-		p.watch.Close()
-		unix.Close(pidfd)
-		return nil, fmt.Errorf("watch process %d: %w", pid, err)
+	if pidfd >= 0 {
+		p.watch = r.set.Watch(pidfd, p.exited)
+		if err := p.watch.Arm(); err != nil {
+			p.watch.Close()
+			unix.Close(pidfd)
+			return nil, fmt.Errorf("watch process %d: %w", pid, err)
+		}
 	}
 	r.known[pid] = p
 	delete(r.strays, pid)
@@ -183,26 +198,37 @@ func (r *Reaper) registerLocked(pid, pidfd int) (p *Process, err error) {
 func (p *Process) exited() {
 	r := p.reaper
 	r.mu.Lock()
-	status, ended := wait(p.Pid)
+	ended := r.reapLocked(p)
 	if !ended {
 		// A process that another one traces is waited for by its tracer first, see ptrace(2). Its pidfd stays readable.
 		p.pause = min(max(2*p.pause, firstLook), lastLook)
 		time.AfterFunc(p.pause, func() { _ = p.watch.Arm() })
-		r.mu.Unlock()
-		return
 	}
-	p.status = status
-	delete(r.known, p.Pid)
-	p.watch.Close()
-	unix.Close(p.pidfd)
-	p.pidfd = -1
-	f := p.onExit
-	close(p.done)
 	r.mu.Unlock()
-	if f != nil {
-		go f()
+	if ended {
+		r.Sweep() // this one may have stood before an unknown one
 	}
-	r.Sweep() // this one may have stood before an unknown one
+}
+
+// reapLocked takes the status of a known process, and tells whoever waits for its end. It returns false if the process
+// has not ended for its parent.
+func (r *Reaper) reapLocked(p *Process) bool {
+	status, ended := wait(p.Pid)
+	if !ended {
+		return false
+	}
+	p.status, p.reaped = status, true
+	delete(r.known, p.Pid)
+	if p.watch != nil {
+		p.watch.Close()
+		unix.Close(p.pidfd)
+		p.pidfd = -1
+	}
+	close(p.done)
+	if p.onExit != nil {
+		go p.onExit()
+	}
+	return true
 }
 
 // wait reaps a child that has ended. ended is false if it has not.
@@ -234,7 +260,7 @@ func (p *Process) Status() Status { return p.status }
 // replaces a goroutine parked on Done, and may be called once.
 func (p *Process) OnExit(f func()) {
 	p.reaper.mu.Lock()
-	ended := p.pidfd < 0
+	ended := p.reaped
 	if !ended {
 		p.onExit = f
 	}
@@ -249,10 +275,16 @@ func (p *Process) OnExit(f func()) {
 func (p *Process) Signal(sig syscall.Signal) error {
 	p.reaper.mu.Lock()
 	defer p.reaper.mu.Unlock()
-	if p.pidfd < 0 {
+	var err error
+	switch {
+	case p.reaped:
 		return os.ErrProcessDone
+	case p.pidfd >= 0:
+		err = unix.PidfdSendSignal(p.pidfd, sig, nil, 0)
+	default: // not reaped: the pid is still this one's
+		err = syscall.Kill(p.Pid, sig)
 	}
-	if err := unix.PidfdSendSignal(p.pidfd, sig, nil, 0); err != nil {
+	if err != nil {
 		return fmt.Errorf("send %v to process %d: %w", sig, p.Pid, err)
 	}
 	return nil
@@ -262,7 +294,7 @@ func (p *Process) Signal(sig syscall.Signal) error {
 func (p *Process) KillGroup() {
 	p.reaper.mu.Lock()
 	defer p.reaper.mu.Unlock()
-	if p.pidfd >= 0 && p.Pid > 1 { // not reaped: the group's number is still this one's
+	if !p.reaped && p.Pid > 1 { // not reaped: the group's number is still this one's
 		_ = syscall.Kill(-p.Pid, syscall.SIGKILL)
 	}
 }
@@ -289,9 +321,14 @@ func (r *Reaper) Sweep() {
 	defer r.mu.Unlock()
 	for {
 		pid := peek()
-		if p := r.known[pid]; p != nil {
+		if p := r.known[pid]; p != nil && p.watch != nil {
 			_ = p.watch.Arm() // it is reaped by its own watch, which sweeps again; perhaps it is in a pause
 			return
+		} else if p != nil {
+			if !r.reapLocked(p) {
+				return
+			}
+			continue
 		}
 		if pid <= 0 {
 			return

@@ -41,6 +41,7 @@ func newReaper(t testing.TB) *Reaper {
 		t.Fatal(err)
 	}
 	r := New(set, nil)
+	r.noPidfd = os.Getenv(oldKernelEnv) != ""
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGCHLD)
 	done := make(chan struct{})
@@ -494,5 +495,19 @@ func TestExecutableThatIsNoFile(t *testing.T) {
 	}
 	if _, err := r.Start(t.Context(), Command{Path: path, Args: []string{"x"}}); !errors.Is(err, unix.EACCES) {
 		t.Errorf("got %v", err)
+	}
+}
+
+const oldKernelEnv = "CONMONRS_TEST_NO_PIDFD"
+
+// All tests pass as well on a kernel that has no pidfds.
+func TestWithoutPidfd(t *testing.T) {
+	if os.Getenv(oldKernelEnv) != "" {
+		t.Skip("this is that run")
+	}
+	cmd := exec.Command(os.Args[0], "-test.skip=TestTracedProcess|TestWithoutPidfd", "-test.timeout=2m")
+	cmd.Env = append(os.Environ(), oldKernelEnv+"=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v:\n%s", err, out)
 	}
 }
