@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/conmonrs/conmonrs/rpc/conmon"
 	"github.com/conmonrs/conmonrs/test/logcheck"
@@ -133,33 +132,52 @@ func TestScopeDuringRestarts(t *testing.T) {
 	})
 }
 
-// An idle monitor in a scope is no larger than one without: nothing stays of the registration.
-func TestScopeMemory(t *testing.T) {
-	needSystemd(t)
-	const runs = 3
-	pods := make(map[string][]*pod)
-	for range runs {
-		for _, mode := range []string{"never", "always"} {
-			p := newPod(t, anyVariant(), podOptions{args: []string{"--scope=" + mode, "--slice=conmonrs_test.slice"}})
-			pods[mode] = append(pods[mode], p)
+// What the registration needed is gone after it: helper, connection, threads, memory. The pods differ in nothing else.
+func TestScopeCost(t *testing.T) {
+	const allowed = 100 // KiB
+	systemdVariants(t, func(t *testing.T, v variant) {
+		without, with := measure(t, v, "--scope=never"), measure(t, v, "--scope=auto")
+		if with.memory > without.memory+allowed || with.sockets != without.sockets || with.threads > without.threads+1 {
+			t.Errorf("in a scope %+v, in none %+v", with, without)
+		}
+		t.Logf("in a scope %+v, in none %+v", with, without)
+	})
+}
+
+// sockets counts the sockets that a process has open.
+func sockets(pid int) (n int) {
+	for _, target := range descriptors(pid) {
+		if strings.HasPrefix(target, "socket:") {
+			n++
 		}
 	}
-	time.Sleep(3 * time.Second) // until what is given back when nothing happens has been
-	median := func(mode string) int {
-		var sizes []int
-		for _, p := range pods[mode] {
-			sizes = append(sizes, rss(p.pid))
-			if left := p.helpers(); len(left) > 0 {
-				t.Errorf("left: %v", left)
-			}
-		}
-		slices.Sort(sizes)
-		return sizes[len(sizes)/2]
+	return n
+}
+
+type cost struct{ memory, sockets, threads int }
+
+// measure returns what an idle pod costs, the median of several.
+func measure(t *testing.T, v variant, args ...string) cost {
+	t.Helper()
+	var all [5]cost
+	for i := range all {
+		p := newPod(t, v, podOptions{args: args})
+		p.runRequest(p.inPod("c", "exec sleep 1000"))
+		eventually(t, exitLimit, "the container is all that is there", func() bool { return len(p.children()) == 1 })
+		all[i] = cost{rss(p.pid), sockets(p.pid), threads(p.pid)}
+		t.Log(all[i])
 	}
-	without, with := median("never"), median("always")
-	t.Logf("%d KiB in a scope, %d KiB without", with, without)
-	if with > without+100 {
-		t.Errorf("%d KiB in a scope, %d KiB without", with, without)
+	median := func(of func(cost) int) int {
+		var values []int
+		for _, c := range all {
+			values = append(values, of(c))
+		}
+		slices.Sort(values)
+		return values[len(values)/2]
+	}
+	return cost{
+		median(func(c cost) int { return c.memory }), median(func(c cost) int { return c.sockets }),
+		median(func(c cost) int { return c.threads }),
 	}
 }
 

@@ -356,7 +356,7 @@ func (c *Container) State() State {
 func (c *Container) Ended() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.state > Running || c.process != nil && ended(c.process)
+	return c.state > Running || c.process != nil && c.process.Ended()
 }
 
 // ID returns the container's id.

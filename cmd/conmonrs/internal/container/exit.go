@@ -34,6 +34,7 @@ func (c *Container) exited() {
 	// 3. What the container said and wrote before its end reaches the engine and the log before its exit code is seen.
 	c.notify.drain()
 	left := c.drain()
+	c.logs.forgetProcess()
 	// 4. The exit code. Engines act as soon as they see it. Before, nothing waits for whoever reads our own log.
 	c.host.Exits.Publish(c.log, c.req.ExitPaths, status.Code)
 	if left != nil {

@@ -24,6 +24,18 @@ func (l *logs) attribute(pid int, pod Pod) error {
 			fields = append(fields, journald.Field{Name: f.name, Value: []byte(f.value)})
 		}
 	}
+	l.object = fields
+	return l.setExtra(fields)
+}
+
+// forgetProcess is called when the process has ended: its pid may become a stranger's. What it left may go on to print.
+func (l *logs) forgetProcess() {
+	if len(l.object) > 0 {
+		_ = l.setExtra(l.object[1:]) // the names have been valid before
+	}
+}
+
+func (l *logs) setExtra(fields []journald.Field) error {
 	for _, sink := range l.journals {
 		if err := sink.SetExtra(fields); err != nil {
 			return err

@@ -16,6 +16,7 @@ type logs struct {
 	files    []*logfile.File
 	journals []*journald.Sink
 	conns    []*journald.Conn
+	object   []journald.Field // OBJECT_PID first; what else says whose the entries are
 	// endings write what is kept back when a stream ends, by stream.
 	endings map[string][]func() error
 	sinks   map[string][]pump.Sink

@@ -3,7 +3,6 @@ package container
 import (
 	"context"
 	"fmt"
-	"io"
 	"syscall"
 
 	"github.com/conmonrs/conmonrs/cmd/conmonrs/internal/oci"
@@ -48,16 +47,9 @@ func (h *Host) run(ctx context.Context, args []string) (string, error) {
 
 // stopSignal returns the signal that asks the container to end.
 func (c *Container) stopSignal() syscall.Signal {
-	f, err := oci.OpenConfig(c.req.BundlePath)
-	if err != nil {
-		return syscall.SIGTERM
-	}
-	defer f.Close()
-	config, err := io.ReadAll(io.LimitReader(f, oci.MaxConfig))
-	if err != nil {
-		return syscall.SIGTERM
-	}
-	if sig, ok := parseSignal(oci.StopSignal(config)); ok {
+	name := ""
+	_ = oci.WithConfig(c.req.BundlePath, func(config []byte) { name = oci.StopSignal(config) })
+	if sig, ok := parseSignal(name); ok {
 		return sig
 	}
 	return syscall.SIGTERM

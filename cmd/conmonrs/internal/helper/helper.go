@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -27,6 +28,8 @@ const (
 	packaged = "/usr/libexec/conmonrs"
 	// maxOutput bounds what is read of its output: it prints a line.
 	maxOutput = 16 << 10
+	// minRead is enough for a line.
+	minRead = 256
 	// statusNoSystemd is its exit status where there is no systemd.
 	statusNoSystemd = 3
 	// killGrace is how long a helper that has been killed is waited for.
@@ -196,19 +199,19 @@ func (h *Helper) outcome(status reaper.Status, message string) error {
 // contents returns what is in a pipe, and takes ownership of its non-blocking descriptor.
 func contents(fd int) string {
 	defer unix.Close(fd)
-	b := make([]byte, maxOutput)
-	n := 0
-	for n < len(b) {
-		more, err := unix.Read(fd, b[n:])
+	var b []byte
+	for len(b) < maxOutput {
+		b = slices.Grow(b, minRead) // garbage stays in the memory of an idle pod
+		n, err := unix.Read(fd, b[len(b):min(cap(b), maxOutput)])
 		if errors.Is(err, syscall.EINTR) {
 			continue
 		}
-		if err != nil || more <= 0 {
+		if err != nil || n <= 0 {
 			break
 		}
-		n += more
+		b = b[:len(b)+n]
 	}
-	return strings.ToValidUTF8(string(b[:n]), "\ufffd")
+	return strings.ToValidUTF8(string(b), "\ufffd")
 }
 
 func words(line string) map[string]string {

@@ -30,7 +30,7 @@ func Lookup(object []byte, path ...string) string {
 		}
 		if i == len(path)-1 {
 			text, _ := s.text()
-			return text
+			return string(text)
 		}
 	}
 	return ""
@@ -60,7 +60,7 @@ func (s *scanner) enter(name string) bool {
 		if !ok || !s.take(':') {
 			return false
 		}
-		if key == name {
+		if string(key) == name {
 			return true
 		}
 		if !s.skip(0) || !s.take(',') {
@@ -77,7 +77,7 @@ func (s *scanner) skip(depth int) bool {
 	}
 	switch s.rest[0] {
 	case '"':
-		_, ok := s.text()
+		_, _, ok := s.raw()
 		return ok
 	case '{', '[':
 		return s.skipNested(depth)
@@ -102,7 +102,7 @@ func (s *scanner) skipNested(depth int) bool {
 	}
 	for {
 		if object {
-			if _, ok := s.text(); !ok || !s.take(':') {
+			if _, _, ok := s.raw(); !ok || !s.take(':') {
 				return false
 			}
 		}
@@ -118,28 +118,45 @@ func (s *scanner) skipNested(depth int) bool {
 	}
 }
 
-// text reads a string.
-func (s *scanner) text() (string, bool) {
-	if !s.take('"') {
-		return "", false
+// text reads a string. It is part of what is read, unless there are escapes in it.
+func (s *scanner) text() ([]byte, bool) {
+	raw, escaped, ok := s.raw()
+	if ok && escaped {
+		return unescape(raw)
 	}
-	var out []byte
-	for len(s.rest) > 0 {
-		c := s.rest[0]
-		s.rest = s.rest[1:]
-		switch c {
+	return raw, ok
+}
+
+// raw reads a string and leaves its escapes as they are. Most strings are only passed over: nothing is made of them.
+func (s *scanner) raw() (text []byte, escaped, ok bool) {
+	if !s.take('"') {
+		return nil, false, false
+	}
+	for i := 0; i < len(s.rest); i++ {
+		switch s.rest[i] {
 		case '"':
-			return string(out), true
+			text = s.rest[:i]
+			s.rest = s.rest[i+1:]
+			return text, escaped, true
 		case '\\':
-			var ok bool
-			if out, ok = s.escape(out); !ok {
-				return "", false
-			}
-		default:
-			out = append(out, c)
+			escaped = true
+			i++
 		}
 	}
-	return "", false
+	return nil, false, false
+}
+
+func unescape(raw []byte) (out []byte, ok bool) {
+	for s := (scanner{rest: raw}); len(s.rest) > 0; {
+		c := s.rest[0]
+		s.rest = s.rest[1:]
+		if c != '\\' {
+			out = append(out, c)
+		} else if out, ok = s.escape(out); !ok {
+			return nil, false
+		}
+	}
+	return out, true
 }
 
 // escape reads what follows a backslash.

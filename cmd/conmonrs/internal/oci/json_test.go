@@ -19,6 +19,9 @@ func TestLookup(t *testing.T) {
 		{`{"annotations":null}`, []string{"annotations", "x"}, ""},
 		{`{"status":7}`, []string{"status"}, ""},
 		{`{"k\"\u0041":"\ud83d\ude00\n\\\/"}`, []string{`k"A`}, "😀\n\\/"},
+		{`{"a\\":"\"}","status":"\\"}`, []string{"status"}, `\`},
+		{`{"status":"\x"}`, []string{"status"}, ""},
+		{`{"status":"\`, []string{"status"}, ""},
 		{``, []string{"x"}, ""},
 		{`{"a"`, []string{"x"}, ""},
 		{`[1]`, []string{"x"}, ""},
@@ -26,6 +29,19 @@ func TestLookup(t *testing.T) {
 		if got := Lookup([]byte(c.object), c.path...); got != c.want {
 			t.Errorf("%s %q: got %q, want %q", c.object, c.path, got, c.want)
 		}
+	}
+}
+
+// Garbage stays in the memory of an idle pod, and configurations are large.
+func TestLookupAllocates(t *testing.T) {
+	object := []byte(`{"process":{"env":["PATH=/bin","A=\"b\""]},"annotations":{"a":"{\"b\":1}","name":"web"}}`)
+	n := testing.AllocsPerRun(100, func() {
+		if Lookup(object, "annotations", "name") != "web" {
+			t.Error("not found")
+		}
+	})
+	if n > 1 {
+		t.Errorf("%v allocations, want that of the result", n)
 	}
 }
 

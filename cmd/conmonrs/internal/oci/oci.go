@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -178,6 +179,37 @@ func OpenConfig(bundle string) (*os.File, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// WithConfig calls use with the configuration of a bundle, of which at most MaxConfig bytes are read. use must not keep
+// it: its memory, which is none of the heap's and given back at once, is not there afterwards. Errors are those of
+// OpenConfig and of reading; then use is not called.
+func WithConfig(bundle string, use func(config []byte)) error {
+	f, err := OpenConfig(bundle)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	size := int(min(info.Size(), MaxConfig))
+	if size == 0 {
+		use(nil)
+		return nil
+	}
+	m, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return fmt.Errorf("map memory: %w", err)
+	}
+	defer func() { _ = unix.Munmap(m) }()
+	n, err := io.ReadFull(f, m)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) { // it has become shorter
+		return err
+	}
+	use(m[:n])
+	return nil
 }
 
 var errNotRegular = errors.New("is not a regular file")

@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -137,4 +138,32 @@ func FuzzParsePid(f *testing.F) {
 			t.Errorf("%q -> %d", text, pid)
 		}
 	})
+}
+
+func TestWithConfig(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "config.json")
+	read := func() (text string, err error) {
+		text = "not called"
+		err = WithConfig(dir, func(config []byte) { text = string(config) })
+		return text, err
+	}
+	if text, err := read(); !errors.Is(err, os.ErrNotExist) || text != "not called" {
+		t.Errorf("missing: %q, %v", text, err)
+	}
+	for _, size := range []int{0, 1, 4095, 4096, 4097, 100_000} {
+		want := strings.Repeat("x", size)
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := read(); err != nil || text != want {
+			t.Errorf("%d bytes: got %d, %v", size, len(text), err)
+		}
+	}
+	if err := os.Truncate(path, MaxConfig+1); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := read(); err != nil || len(text) != MaxConfig {
+		t.Errorf("too large: got %d, %v", len(text), err)
+	}
 }

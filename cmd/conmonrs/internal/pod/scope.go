@@ -32,16 +32,8 @@ func (p *Pod) EnterScope(ctx context.Context) error { return p.scope.Ensure(ctx,
 // learn reads what the engine says about the pod in the configuration of a container. The first that says anything
 // counts.
 func (p *Pod) learn(bundle string) {
-	f, err := oci.OpenConfig(bundle)
-	if err != nil {
-		return // the runtime will say what is wrong
-	}
-	defer f.Close()
-	config, err := io.ReadAll(io.LimitReader(f, oci.MaxConfig))
-	if err != nil {
-		return
-	}
-	info := oci.PodOf(config)
+	var info oci.Pod
+	_ = oci.WithConfig(bundle, func(config []byte) { info = oci.PodOf(config) }) // the runtime will say what is wrong with it
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.info == (oci.Pod{}) {

@@ -253,6 +253,13 @@ func wait(pid int) (status Status, ended bool) {
 // Done is closed when the process has been reaped.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
+// Ended tells whether the process has ended, whether or not it has been reaped. Others can see that before it is.
+func (p *Process) Ended() bool {
+	p.reaper.mu.Lock()
+	defer p.reaper.mu.Unlock()
+	return p.reaped || peekAt(unix.P_PID, p.Pid) == p.Pid
+}
+
 // Status is valid after Done.
 func (p *Process) Status() Status { return p.status }
 
@@ -365,9 +372,11 @@ func (r *Reaper) Known() int {
 }
 
 // peek returns the pid of a child that has ended, and leaves it waitable; 0 if there is none.
-func peek() int {
+func peek() int { return peekAt(unix.P_ALL, 0) }
+
+func peekAt(idType, id int) int {
 	var info unix.Siginfo
-	err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil)
+	err := unix.Waitid(idType, id, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil)
 	if err != nil {
 		return 0
 	}

@@ -498,6 +498,31 @@ func TestExecutableThatIsNoFile(t *testing.T) {
 	}
 }
 
+// Others see that a process has ended before it is reaped.
+func TestEndedBeforeReaped(t *testing.T) {
+	r := newReaper(t)
+	p, err := r.Start(t.Context(), shell("exec sleep 1000"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Ended() {
+		t.Error("it has ended too early")
+	}
+	r.mu.Lock() // nothing is reaped meanwhile
+	if err := syscall.Kill(p.Pid, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "it is a zombie", func() bool { return peekAt(unix.P_PID, p.Pid) == p.Pid })
+	r.mu.Unlock()
+	if !p.Ended() {
+		t.Error("it has not ended")
+	}
+	waitDone(t, p)
+	if !p.Ended() {
+		t.Error("it has not ended for good")
+	}
+}
+
 const oldKernelEnv = "CONMONRS_TEST_NO_PIDFD"
 
 // All tests pass as well on a kernel that has no pidfds.
