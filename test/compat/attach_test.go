@@ -65,6 +65,10 @@ func TestAttachShell(t *testing.T) {
 
 func attachShell(t *testing.T, p *pod, stream string) {
 	p.running()
+	// What the shell prints first is not for who attaches later.
+	if p.terminal && !eventually(patience, func() bool { return strings.Contains(p.read("log"), "/ # ") }) {
+		t.Fatalf("no prompt in the log: %q", p.read("log"))
+	}
 	stdin, typed := pipe()
 	output, written := io.Pipe()
 	config := &client.AttachConfig{
