@@ -169,6 +169,7 @@ func runIn(t *testing.T, w *Watcher, g Group, role string) *container {
 	if c.Container, err = w.Add(g, pid, func(k Kill) { c.kills <- k }); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(c.Close) // of a test that has failed: what waits for its descriptors would wait for ever
 	return c
 }
 
