@@ -14,8 +14,8 @@
 //
 //   - its first process was killed by SIGKILL, and the kernel's log, which names each process that the OOM killer kills,
 //     names it; or
-//   - that log cannot be read, and the process was found dying after a rise of the counter, or ended before that could be
-//     decided; or
+//   - that log cannot be read, or names fewer others than were counted, and the process was found dying after a rise of
+//     the counter, or ended before that could be decided; or
 //   - its first process ended by itself with the exit status 137, which is how a shell passes on that its child was killed
 //     by SIGKILL, within a second of such a kill; or
 //   - that log cannot be read, its group has gone before the counter could, and the group above counted a kill that no

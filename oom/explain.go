@@ -57,17 +57,39 @@ func (c *Container) explain(k *Kill) {
 }
 
 // isVictim asks the kernel's log whether it killed the first process; known is false if the log cannot tell. It names
-// each process that is killed, with the pid that it has in the first pid namespace.
-func (c *Container) isVictim() (hit, known bool) {
+// each process that is killed, with the pid that it has in the first pid namespace. kills is how many the group has
+// counted since the container was added.
+func (c *Container) isVictim(kills int64) (hit, known bool) {
 	if ns, err := os.Readlink("/proc/self/ns/pid"); err != nil || ns != firstPIDNamespace {
 		return false, false
 	}
-	known = readLog(c.begin, func(record []byte) {
-		if pid, ok := parseKilled(record); ok && pid == c.pid {
-			hit = true
-		}
-	})
-	return hit, known
+	w := witness{pid: c.pid}
+	complete := readLog(c.begin, w.hear)
+	return w.says(complete, kills)
+}
+
+// witness is what the kernel's log has to say of a process. That it does not name one means something only if it names
+// enough others: the record of a kill is made after the signal is sent, and may not be there yet; a kernel may have
+// other words for it; and the clock of the log may be behind by more than was thought.
+type witness struct {
+	pid    int
+	hit    bool
+	others int64 // how many others were killed
+}
+
+func (w *witness) hear(record []byte) {
+	switch pid, ok := parseKilled(record); {
+	case !ok:
+	case pid == w.pid:
+		w.hit = true
+	default:
+		w.others++
+	}
+}
+
+// says concludes from all records, of which none is missing if complete.
+func (w *witness) says(complete bool, kills int64) (hit, known bool) {
+	return w.hit, w.hit || complete && w.others >= kills
 }
 
 // hasVictim asks the kernel's log whether it killed any process of the group.
@@ -83,15 +105,18 @@ func (c *Container) hasVictim() (hit, known bool) {
 // firstPIDNamespace has a fixed number: PROC_PID_INIT_INO of the kernel's proc_ns.h.
 const firstPIDNamespace = "pid:[4026531836]"
 
-// clockDrift is more than the clock of the kernel's log, which is that of the scheduler, goes wrong.
-const clockDrift = 5 * time.Second
-
 // logTime returns a time on the clock of the kernel's log that has passed, though not long ago.
 func logTime() time.Duration {
-	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
-	return time.Duration(now.Nano()) - clockDrift
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
+	now := time.Duration(ts.Nano())
+	return now - drift(now)
 }
+
+// drift bounds how far the clock of the kernel's log, which is that of the scheduler, may be behind CLOCK_MONOTONIC.
+// Nobody corrects it, and adjtimex(2) corrects the other by up to 500 in a million: minutes on a machine that runs for
+// weeks.
+func drift(uptime time.Duration) time.Duration { return 5*time.Second + uptime/1000 }
 
 // readLog gives all records of the kernel's log since a time to f. It returns false if the log cannot be read, or some of
 // it has been overwritten meanwhile.

@@ -96,6 +96,7 @@ type Container struct {
 	onKill func(Kill)
 	source source
 	parent *parent
+	base   int64 // kills at the start
 	// unexplained is how many kills the group above had counted at the start that nobody accounts for.
 	unexplained int64
 	begin       time.Duration // on the clock of the kernel's log, not later than Add
@@ -142,6 +143,7 @@ func (w *Watcher) Add(group Group, pid int, onKill func(Kill)) (*Container, erro
 		c.closed = true // for a callback that waits for the lock
 		return nil, fmt.Errorf("watch %q for OOM kills: %w", group.Dir, err)
 	}
+	c.base = c.kills
 	c.hits = c.source.hits()
 	c.parent = w.parentOf(group)
 	c.parent.children[c] = struct{}{}
@@ -241,7 +243,7 @@ func (c *Container) Exited(status int, sig unix.Signal) Verdict {
 	switch {
 	case sig == unix.SIGKILL && (e.pending || e.recent || e.vanished):
 		// Somebody else may have killed it, and another process or another container may have been the victim.
-		hit, known := c.isVictim()
+		hit, known := c.isVictim(e.kills)
 		killed = hit || !known && (e.pending || e.vanished)
 	case sig == 0 && status == killedStatus && (e.pending || e.recent):
 		killed = true
@@ -254,16 +256,17 @@ func (c *Container) Exited(status int, sig unix.Signal) Verdict {
 
 // evidence is what the counters say at the end.
 type evidence struct {
-	pending  bool // processes were killed of which it has not been decided whether the first was one
-	recent   bool // a kill that the first process seemed to have survived is not long ago
-	vanished bool // the group has gone, and the one above counted a kill that nobody accounts for
+	pending  bool  // processes were killed of which it has not been decided whether the first was one
+	recent   bool  // a kill that the first process seemed to have survived is not long ago
+	vanished bool  // the group has gone, and the one above counted a kill that nobody accounts for
+	kills    int64 // in the group since Add, so far as they were seen
 }
 
 func (c *Container) evidence() evidence {
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
 	c.lookLocked()
-	e := evidence{pending: c.dying || c.pending > 0, recent: time.Since(c.recent) < passedOn}
+	e := evidence{pending: c.dying || c.pending > 0, recent: time.Since(c.recent) < passedOn, kills: c.kills - c.base}
 	if !e.pending {
 		e.vanished = c.vanishedLocked()
 	}

@@ -60,8 +60,8 @@ type victim struct {
 
 // parseVictim reads a record of the kernel's log as /dev/kmsg gives it.
 func parseVictim(record []byte) (v victim, ok bool) {
-	_, text, ok := bytes.Cut(record, []byte(";oom-kill:"))
-	if !ok {
+	record, text, ok := bytes.Cut(record, []byte(";oom-kill:"))
+	if !ok || !isKernels(record) {
 		return victim{}, false
 	}
 	text, _, _ = bytes.Cut(text, []byte("\n"))
@@ -103,17 +103,35 @@ func parseTime(record []byte) (at time.Duration, ok bool) {
 	return time.Duration(n) * time.Microsecond, ok && n < 1<<50
 }
 
-// parseKilled returns the pid of a process that the kernel's log says the OOM killer killed.
+// parseKilled returns the pid of a process that the kernel's log says the OOM killer killed. Before Linux 5.1 a record
+// begins with "Killed process"; later ones have the cause before it.
 func parseKilled(record []byte) (pid int, ok bool) {
-	_, text, _ := bytes.Cut(record, []byte(";"))
+	head, text, _ := bytes.Cut(record, []byte(";"))
+	if !isKernels(head) {
+		return 0, false
+	}
 	text, _, _ = bytes.Cut(text, []byte("\n"))
-	cause, rest, ok := bytes.Cut(text, []byte(": Killed process "))
-	if !ok || !bytes.HasSuffix(bytes.ToLower(cause), []byte("out of memory")) && !bytes.Contains(cause, []byte("oom_kill")) {
+	rest, ok := bytes.CutPrefix(text, []byte("Killed process "))
+	if !ok {
+		var cause []byte
+		cause, rest, ok = bytes.Cut(text, []byte(": Killed process "))
+		ok = ok && (bytes.HasSuffix(bytes.ToLower(cause), []byte("out of memory")) ||
+			bytes.Contains(cause, []byte("oom_kill")))
+	}
+	if !ok {
 		return 0, false
 	}
 	word, _, _ := bytes.Cut(rest, []byte(" "))
 	n, ok := number(word)
 	return int(n), ok && n < 1<<30
+}
+
+// isKernels tells whether a record was made by the kernel itself, facility 0; others may be written by anybody who may
+// write to the log, but never with that facility.
+func isKernels(head []byte) bool {
+	priority, _, _ := bytes.Cut(head, []byte(","))
+	n, ok := number(priority)
+	return ok && n < 8
 }
 
 // isDying tells whether a process has ended, is ending, or has been told to by SIGKILL; see proc_pid_stat(5) and

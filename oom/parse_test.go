@@ -47,6 +47,8 @@ func TestParseKilled(t *testing.T) {
 		"3,1203,5091,-;Memory cgroup out of memory: Killed process 4242 (a b) total-vm:1kB, anon-rss:2kB\n": 4242,
 		"3,1203,5091,-;Out of memory: Killed process 7 (x) total-vm:1kB":                                    7,
 		"3,1203,5091,-;Tasks in /a are going to be killed due to memory.oom.group set":                      0,
+		"3,1203,5091,-;Killed process 4242 (a b) total-vm:1kB, anon-rss:2kB, file-rss:0kB":                  4242, // Linux 4.13
+		"12,1203,5091,-;Killed process 4242 (a b) total-vm:1kB":                                             0,    // not the kernel
 		"3,1203,5091,-;said: Killed process 7 (x)":                                                          0,
 		"3,1203,5091,-;Out of memory: Killed process x":                                                     0,
 		"": 0,
@@ -57,6 +59,36 @@ func TestParseKilled(t *testing.T) {
 	}
 	if at, ok := parseTime([]byte("3,1203,5091,-;text")); at != 5091*time.Microsecond || !ok {
 		t.Errorf("%v, %v", at, ok)
+	}
+}
+
+// A log that names nobody denies nothing.
+func TestWitness(t *testing.T) {
+	const named, other = "3,1,5,-;Killed process 7 (x) total-vm", "3,2,6,-;Out of memory: Killed process 8 (y) total-vm"
+	for name, c := range map[string]struct {
+		records    []string
+		complete   bool
+		kills      int64
+		hit, known bool
+	}{
+		"named":                {[]string{other, named}, true, 1, true, true},
+		"named, some are lost": {[]string{named}, false, 2, true, true},
+		"another one":          {[]string{other}, true, 1, false, true},
+		"too few":              {[]string{other}, true, 2, false, false},
+		"nobody":               {nil, true, 1, false, false},
+		"other words":          {[]string{"3,1,5,-;Process 7 was killed"}, true, 1, false, false},
+		"some are lost":        {[]string{other}, false, 1, false, false},
+	} {
+		w := witness{pid: 7}
+		for _, r := range c.records {
+			w.hear([]byte(r))
+		}
+		if hit, known := w.says(c.complete, c.kills); hit != c.hit || known != c.known {
+			t.Errorf("%s: %v, %v", name, hit, known)
+		}
+	}
+	if d := drift(100 * 24 * time.Hour); d < time.Hour {
+		t.Errorf("after a hundred days the clocks are taken to differ by %v at most", d)
 	}
 }
 
