@@ -50,8 +50,21 @@ func (c *Container) limitLocked() Limit {
 // explain completes k with what the kernel's log says of the last kill in the group, if it can be read.
 func (c *Container) explain(k *Kill) {
 	readLog(c.begin, func(record []byte) {
-		if v, ok := parseVictim(record); ok && (v.pid == c.pid || within(v.group, c.group.Dir)) {
+		if v, ok := parseVictim(record); ok && within(v.group, c.group.Dir) {
 			k.Victim, k.VictimPID, k.Limit = v.name, v.pid, v.limit(c.group)
+		}
+	})
+}
+
+// explainFirst is explain for a kill that hit the first process, or all of the group. The record that tells the limit is
+// made for one of them, and ten times in five seconds at most, so that the last one in the group may be of an earlier kill.
+func (c *Container) explainFirst(k *Kill) {
+	readLog(c.begin, func(record []byte) {
+		if v, ok := parseVictim(record); ok && v.pid == c.pid {
+			k.Limit = v.limit(c.group)
+		}
+		if pid, name, ok := parseKilled(record); ok && pid == c.pid {
+			k.Victim, k.VictimPID = name, pid
 		}
 	})
 }
@@ -78,7 +91,7 @@ type witness struct {
 }
 
 func (w *witness) hear(record []byte) {
-	switch pid, ok := parseKilled(record); {
+	switch pid, _, ok := parseKilled(record); {
 	case !ok:
 	case pid == w.pid:
 		w.hit = true

@@ -67,6 +67,7 @@ type Verdict struct {
 	Kill Kill
 
 	container *Container
+	passedOn  bool // it ended by itself
 }
 
 // Watcher watches the containers of a pod. It has no goroutine, and no descriptor while there is no container.
@@ -251,7 +252,9 @@ func (c *Container) Exited(status int, sig unix.Signal) Verdict {
 		hit, known := c.hasVictim()
 		killed = hit || !known
 	}
-	return c.end(killed)
+	v := c.end(killed)
+	v.passedOn = sig == 0
+	return v
 }
 
 // evidence is what the counters say at the end.
@@ -304,8 +307,12 @@ func (c *Container) end(killed bool) Verdict {
 
 // Explain looks for the victim in the kernel's log, which takes some milliseconds.
 func (v *Verdict) Explain() {
-	if v.Killed {
+	switch {
+	case !v.Killed:
+	case v.passedOn:
 		v.container.explain(&v.Kill)
+	default:
+		v.container.explainFirst(&v.Kill)
 	}
 }
 

@@ -103,12 +103,12 @@ func parseTime(record []byte) (at time.Duration, ok bool) {
 	return time.Duration(n) * time.Microsecond, ok && n < 1<<50
 }
 
-// parseKilled returns the pid of a process that the kernel's log says the OOM killer killed. Before Linux 5.1 a record
-// begins with "Killed process"; later ones have the cause before it.
-func parseKilled(record []byte) (pid int, ok bool) {
+// parseKilled returns the pid and the name of a process that the kernel's log says the OOM killer killed. Before Linux 5.1
+// a record begins with "Killed process"; later ones have the cause before it.
+func parseKilled(record []byte) (pid int, name string, ok bool) {
 	head, text, _ := bytes.Cut(record, []byte(";"))
 	if !isKernels(head) {
-		return 0, false
+		return 0, "", false
 	}
 	text, _, _ = bytes.Cut(text, []byte("\n"))
 	rest, ok := bytes.CutPrefix(text, []byte("Killed process "))
@@ -119,11 +119,15 @@ func parseKilled(record []byte) (pid int, ok bool) {
 			bytes.Contains(cause, []byte("oom_kill")))
 	}
 	if !ok {
-		return 0, false
+		return 0, "", false
 	}
-	word, _, _ := bytes.Cut(rest, []byte(" "))
+	word, rest, _ := bytes.Cut(rest, []byte(" ("))
 	n, ok := number(word)
-	return int(n), ok && n < 1<<30
+	if !ok || n > 1<<30 {
+		return 0, "", false
+	}
+	title, _, _ := bytes.Cut(rest, []byte(") total-vm:"))
+	return int(n), string(title), true
 }
 
 // isKernels tells whether a record was made by the kernel itself, facility 0; others may be written by anybody who may

@@ -53,9 +53,13 @@ func TestParseKilled(t *testing.T) {
 		"3,1203,5091,-;Out of memory: Killed process x":                                                     0,
 		"": 0,
 	} {
-		if pid, ok := parseKilled([]byte(record)); pid != want || ok != (want != 0) {
+		if pid, _, ok := parseKilled([]byte(record)); pid != want || ok != (want != 0) {
 			t.Errorf("%q: %d, %v", record, pid, ok)
 		}
+	}
+	const odd = "3,1203,5091,-;Out of memory: Killed process 7 (a (b) c) total-vm:1kB"
+	if _, name, ok := parseKilled([]byte(odd)); name != "a (b) c" || !ok {
+		t.Errorf("%q, %v", name, ok)
 	}
 	if at, ok := parseTime([]byte("3,1203,5091,-;text")); at != 5091*time.Microsecond || !ok {
 		t.Errorf("%v, %v", at, ok)
@@ -128,7 +132,7 @@ func FuzzParsers(f *testing.F) {
 		if v, ok := parseVictim(b); ok && v.pid < 0 {
 			t.Error(v.pid)
 		}
-		if pid, ok := parseKilled(b); ok && pid < 0 {
+		if pid, _, ok := parseKilled(b); ok && pid < 0 {
 			t.Error(pid)
 		}
 		if at, ok := parseTime(b); ok && at < 0 {
