@@ -12,6 +12,9 @@ import (
 // kmsg is the kernel's log; reading it needs CAP_SYSLOG on most systems.
 const kmsg = "/dev/kmsg"
 
+// together is how long after each other containers may end that one hit of the pod's limit kills.
+const together = time.Second
+
 // kills returns what the group above has counted, which in version 1 does not include those below it.
 func (p *parent) kills(g Group) int64 {
 	if !g.Unified {
@@ -33,8 +36,11 @@ func (p *parent) limitHits(g Group) int64 {
 // limitLocked tells from the counters whose limit was hit.
 func (c *Container) limitLocked() Limit {
 	hits, above := c.source.hits(), c.parent.limitHits(c.group)
-	own, pod := hits > c.hits, above > c.parent.hits
-	c.hits, c.parent.hits = max(hits, c.hits), max(above, c.parent.hits)
+	if above > c.parent.hits { // it may be the end of several containers, which come here one after the other
+		c.parent.hits, c.parent.hit = above, time.Now()
+	}
+	own, pod := hits > c.hits, !c.parent.hit.IsZero() && time.Since(c.parent.hit) < together
+	c.hits = max(hits, c.hits)
 	switch {
 	case own:
 		return LimitContainer

@@ -82,8 +82,9 @@ type Watcher struct {
 type parent struct {
 	dir       string
 	children  map[*Container]struct{}
-	accounted int64 // kills that were seen in groups of containers
-	hits      int64 // how often its own limit was hit, when last looked at
+	accounted int64     // kills that were seen in groups of containers
+	hits      int64     // how often its own limit was hit, when last looked at
+	hit       time.Time // when that was seen to rise
 }
 
 // New returns a Watcher that hears of its descriptors through poll. Functions given to poll do not block.
