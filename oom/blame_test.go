@@ -104,6 +104,25 @@ func TestOOMPodGroup(t *testing.T) {
 	w.checkEmpty(t)
 }
 
+// The thread that a process began with has ended, and the others go on: the process is not dying.
+func TestOOMWithoutFirstThread(t *testing.T) {
+	h := realHierarchy(t)
+	w := New(poll(t))
+	c := runIn(t, w, h.group(t, "c", memory), "headless")
+	c.start()
+	if line, err := c.out.ReadString('\n'); err != nil || line != "signal: killed\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	if k := c.nextKill(); k.Count != 1 {
+		t.Errorf("%+v", k)
+	}
+	_ = c.cmd.Process.Kill()
+	if v := c.wait(); v.Killed {
+		t.Errorf("%+v", v)
+	}
+	w.checkEmpty(t)
+}
+
 // The signal came so late after the count that the first process seemed to survive. The kernel's log knows better.
 func TestOOMLateSignal(t *testing.T) {
 	if !kmsgReadable() {

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 }
 
 // play takes memory until it is killed ("hog"); or has a child do so and says how that ended ("parent"); or has a child
-// do so and ends with its status, as a shell does ("shell"); or does nothing ("idle"). It begins when it is told to, and
+// do so and ends with its status, as a shell does ("shell"); or does nothing ("idle"); or is a "parent" whose first thread has ended ("headless"). It begins when it is told to, and
 // what has nothing to do ends with its input.
 func play(role string) {
 	in := bufio.NewReader(os.Stdin)
@@ -51,7 +51,10 @@ func play(role string) {
 			all = append(all, b)
 			runtime.KeepAlive(all)
 		}
-	case "parent", "shell":
+	case "parent", "shell", "headless":
+		if role == "headless" {
+			endFirstThread()
+		}
 		child := exec.Command(os.Args[0])
 		child.Env = append(os.Environ(), roleEnv+"=child")
 		err := child.Run()
@@ -62,6 +65,30 @@ func play(role string) {
 	}
 	_, _ = io.Copy(io.Discard, in)
 	os.Exit(3)
+}
+
+// endFirstThread ends the thread that this process began with, but nothing else.
+func endFirstThread() {
+	for ended := false; !ended; {
+		found := make(chan bool)
+		go func() { // it keeps its thread, so that the next one gets another
+			runtime.LockOSThread()
+			first := unix.Gettid() == os.Getpid()
+			found <- first
+			if first {
+				_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0)
+			}
+			select {}
+		}()
+		ended = <-found
+	}
+	for { // until it has
+		stat, err := os.ReadFile("/proc/self/stat")
+		if _, rest, _ := strings.Cut(string(stat), ") "); err != nil || strings.HasPrefix(rest, "Z") {
+			return
+		}
+		runtime.Gosched()
+	}
 }
 
 // hierarchy is where the tests make groups.

@@ -146,29 +146,33 @@ func isDying(pid int) bool {
 	if err != nil {
 		return isGone(err)
 	}
-	if isEnding(stat) {
+	ending, alone := isEnding(stat)
+	if ending && alone {
 		return true
 	}
 	status, err := os.ReadFile(dir + "status")
 	if err != nil {
 		return isGone(err)
 	}
-	return hasKill(status, "SigPnd:") || hasKill(status, "ShdPnd:")
+	// For the process SIGKILL stays pending until its end. The first thread may have ended before, by itself.
+	return hasKill(status, "ShdPnd:") || !ending && hasKill(status, "SigPnd:")
 }
 
 func isGone(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
-// isEnding reads the state and the flags of a line of proc_pid_stat(5).
-func isEnding(stat []byte) bool {
+// isEnding reads a line of proc_pid_stat(5): whether the first thread has ended or is ending, and whether there are no
+// others.
+func isEnding(stat []byte) (ending, alone bool) {
 	const exiting = 0x4 // PF_EXITING of the kernel's sched.h
 	end := bytes.LastIndexByte(stat, ')')
 	fields := bytes.Fields(stat[end+1:])
-	if end < 0 || len(fields) < 7 {
-		return false
+	if end < 0 || len(fields) < 18 {
+		return false, false
 	}
 	flags, _ := number(fields[6])
+	threads, _ := number(fields[17])
 	state := fields[0][0]
-	return state == 'Z' || state == 'X' || flags&exiting != 0
+	return state == 'Z' || state == 'X' || flags&exiting != 0, threads <= 1
 }
 
 // hasKill tells whether SIGKILL is in a set of signals of proc_pid_status(5).

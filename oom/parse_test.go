@@ -103,11 +103,16 @@ func TestIsDying(t *testing.T) {
 	if !isDying(1 << 29) { // above the greatest pid
 		t.Error("nobody is alive")
 	}
-	for stat, want := range map[string]bool{
-		"1 (a) b) S 0 1 1 0 -1 4194560": false, "1 (a) Z 0 1 1 0 -1 4194560": true, "1 (a) R 0 1 1 0 -1 4194564": true, "1 (a": false, "": false, "1 (a) R 0": false,
+	const between = " 0 0 0 0 0 0 0 0 20 0 " // minor faults to nice
+	for stat, want := range map[string][2]bool{
+		"1 (a) b) S 0 1 1 0 -1 4194560" + between + "1 0": {false, true},
+		"1 (a) Z 0 1 1 0 -1 4194560" + between + "1 0":    {true, true},
+		"1 (a) Z 0 1 1 0 -1 4194560" + between + "3 0":    {true, false},
+		"1 (a) R 0 1 1 0 -1 4194564" + between + "1 0":    {true, true},
+		"1 (a": {}, "": {}, "1 (a) Z 0": {},
 	} {
-		if got := isEnding([]byte(stat)); got != want {
-			t.Errorf("%q: %v", stat, got)
+		if ending, alone := isEnding([]byte(stat)); ending != want[0] || alone != want[1] {
+			t.Errorf("%q: %v, %v", stat, ending, alone)
 		}
 	}
 	for status, want := range map[string]bool{
