@@ -110,7 +110,8 @@ type Container struct {
 	dying   bool        // the first process was found dying after a kill
 	recent  time.Time   // of the last kill that the first process survived
 	timer   *time.Timer // decides; nil if nothing is pending
-	later   *time.Timer // looks again
+	later   *time.Timer // looks again, after pause; nil until the first time
+	pause   time.Duration
 	closed  bool
 }
 
@@ -218,20 +219,26 @@ func (c *Container) killLocked() Kill {
 	return k
 }
 
-// lookLater looks again and again for a while.
-func (c *Container) lookLater(pause time.Duration) {
-	c.w.mu.Lock()
-	defer c.w.mu.Unlock()
-	if c.closed || pause > lastLook {
+// lookLaterLocked looks again and again for a while.
+func (c *Container) lookLaterLocked() {
+	c.pause = firstLook
+	if c.later == nil {
+		c.later = time.AfterFunc(c.pause, c.lookAgain)
 		return
 	}
-	if c.later != nil {
-		c.later.Stop()
+	c.later.Reset(c.pause)
+}
+
+func (c *Container) lookAgain() {
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	if c.closed {
+		return
 	}
-	c.later = time.AfterFunc(pause, func() {
-		c.look()
-		c.lookLater(2 * pause)
-	})
+	c.lookLocked()
+	if c.pause *= 2; c.pause <= lastLook {
+		c.later.Reset(c.pause)
+	}
 }
 
 // Exited looks for the last time: the first process has ended with an exit status or, if sig is not 0, was killed. It

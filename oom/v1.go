@@ -75,9 +75,9 @@ func (v *v1) ready(c *Container) {
 			v.events++
 		}
 		c.lookLocked()
+		c.lookLaterLocked()
 	}
 	c.w.mu.Unlock()
-	c.lookLater(firstLook)
 }
 
 func (v *v1) kills() (int64, error) {
