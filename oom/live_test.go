@@ -329,6 +329,38 @@ func TestOOMChildKilled(t *testing.T) {
 	w.checkEmpty(t)
 }
 
+// Kills that follow each other closely are told together: of none is there more than one report, and none is lost.
+func TestOOMReportsAreFew(t *testing.T) {
+	h := realHierarchy(t)
+	w := New(unheard)
+	kills := make(chan Kill, 100)
+	c, err := w.Add(h.group(t, "c", 0), os.Getpid(), func(k Kill) { kills <- k })
+	if err != nil {
+		t.Fatal(err)
+	}
+	const rounds = 50
+	for range rounds {
+		w.mu.Lock()
+		c.pending++
+		c.reportLocked()
+		w.mu.Unlock()
+	}
+	c.Close()
+	reports := 0
+	for told := int64(0); told < rounds; reports++ {
+		select {
+		case k := <-kills:
+			told += k.Count
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%d of %d kills were reported", told, rounds)
+		}
+	}
+	if reports > rounds/2 {
+		t.Errorf("%d reports of %d kills", reports, rounds)
+	}
+	w.checkEmpty(t)
+}
+
 // A shell whose command was killed, and that passes it on.
 func TestOOMPassedOn(t *testing.T) {
 	h := realHierarchy(t)

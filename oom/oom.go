@@ -16,6 +16,8 @@ const (
 	settle = 10 * time.Millisecond
 	// passedOn is how long a shell may take to pass on that its child was killed.
 	passedOn = time.Second
+	// reportPause is the least time between two reports of one container.
+	reportPause = time.Second
 	// killedStatus is 128 + SIGKILL.
 	killedStatus = 137
 )
@@ -110,6 +112,8 @@ type Container struct {
 	dying   bool        // the first process was found dying after a kill
 	recent  time.Time   // of the last kill that the first process survived
 	timer   *time.Timer // decides; nil if nothing is pending
+	untold  Kill        // what onKill has not been told yet
+	teller  *time.Timer // tells it; nil if the next kill is told at once
 	later   *time.Timer // looks again, after pause; nil until the first time
 	pause   time.Duration
 	closed  bool
@@ -125,8 +129,8 @@ type source interface {
 }
 
 // Add begins to watch a container whose first process is pid, before that runs anything of the user's. onKill is
-// called, on a goroutine of its own, for kills that the first process survives. Without a memory controller the error is
-// ErrNoController.
+// called, on a goroutine of its own, for kills that the first process survives, at most once a second, and perhaps once
+// more after the end of the watch. Without a memory controller the error is ErrNoController.
 func (w *Watcher) Add(group Group, pid int, onKill func(Kill)) (*Container, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -202,10 +206,35 @@ func (c *Container) decide() {
 	}
 }
 
-// reportLocked tells of kills that the first process has survived.
+// reportLocked tells of kills that the first process has survived: of the first one at once, of more together and later,
+// because the kernel's log is read for each report.
 func (c *Container) reportLocked() {
 	k := c.killLocked()
 	c.recent = time.Now()
+	c.untold.Count += k.Count
+	c.untold.Limit = k.Limit
+	if c.teller == nil {
+		c.tellLocked()
+		c.teller = time.AfterFunc(reportPause, c.tellMore)
+	}
+}
+
+func (c *Container) tellMore() {
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	switch {
+	case c.closed: // which has told the rest
+	case c.untold.Count == 0:
+		c.teller = nil
+	default:
+		c.tellLocked()
+		c.teller.Reset(reportPause)
+	}
+}
+
+func (c *Container) tellLocked() {
+	k := c.untold
+	c.untold = Kill{}
 	go func() {
 		c.explain(&k)
 		c.onKill(k)
@@ -339,7 +368,10 @@ func (c *Container) closeLocked() {
 		return
 	}
 	c.closed = true
-	for _, t := range []*time.Timer{c.timer, c.later} {
+	if c.untold.Count > 0 {
+		c.tellLocked()
+	}
+	for _, t := range []*time.Timer{c.timer, c.later, c.teller} {
 		if t != nil {
 			t.Stop()
 		}
