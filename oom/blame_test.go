@@ -161,3 +161,28 @@ func (c *Container) misjudge() {
 	c.dying = false
 	c.reportLocked()
 }
+
+// R071: one kill after the other, each with a neighbour that is killed by somebody else at about the same time.
+func TestOOMManyInARow(t *testing.T) {
+	h := realHierarchy(t)
+	w := New(poll(t))
+	for i := range 50 {
+		loud := runIn(t, w, h.group(t, fmt.Sprint("l", i), memory), "hog")
+		quiet := runIn(t, w, h.group(t, fmt.Sprint("q", i), memory), "idle")
+		loud.start()
+		killed := make(chan error, 1)
+		go func() { killed <- quiet.cmd.Process.Kill() }()
+		if v := loud.wait(); !v.Killed || v.Kill.Count != 1 {
+			t.Errorf("round %d: %+v", i, v)
+		}
+		if err := <-killed; err != nil {
+			t.Fatal(err)
+		}
+		if v := quiet.wait(); v.Killed {
+			t.Errorf("round %d: the other one: %+v", i, v)
+		}
+		loud.group.remove(t)
+		quiet.group.remove(t)
+	}
+	w.checkEmpty(t)
+}
