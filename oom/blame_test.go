@@ -186,3 +186,10 @@ func TestOOMManyInARow(t *testing.T) {
 	}
 	w.checkEmpty(t)
 }
+
+// look is what a change of the counters brings about.
+func (c *Container) look() {
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	c.lookLocked()
+}

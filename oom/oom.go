@@ -169,13 +169,7 @@ func (w *Watcher) parentOf(group Group) *parent {
 	return p
 }
 
-// look reads the counters. It is called when they may have changed.
-func (c *Container) look() {
-	c.w.mu.Lock()
-	defer c.w.mu.Unlock()
-	c.lookLocked()
-}
-
+// lookLocked reads the counters. It is called when they may have changed.
 func (c *Container) lookLocked() {
 	if c.closed {
 		return

@@ -29,7 +29,6 @@ func (c *Container) watchOOM(pid int) (*oom.Container, error) {
 func (c *Container) markOOM(status reaper.Status) {
 	verdict := c.oom.Exited(status.Code, status.Signal)
 	if !verdict.Killed {
-		c.host.Exits.Forget(c.req.OOMExitPaths)
 		return
 	}
 	c.host.Exits.Mark(c.log, c.req.OOMExitPaths)

@@ -165,10 +165,15 @@ const MaxConfig = 16 << 20
 // OpenConfig opens the configuration of a bundle for reading. It does not wait where a FIFO is in its place, or somebody
 // holds a lease on it; what is not a regular file is an error.
 func OpenConfig(bundle string) (*os.File, error) {
+	f, _, err := openConfig(bundle)
+	return f, err
+}
+
+func openConfig(bundle string) (*os.File, os.FileInfo, error) {
 	path := filepath.Join(bundle, "config.json")
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
@@ -176,24 +181,20 @@ func OpenConfig(bundle string) (*os.File, error) {
 	}
 	if err != nil {
 		f.Close()
-		return nil, err
+		return nil, nil, err
 	}
-	return f, nil
+	return f, info, nil
 }
 
 // WithConfig calls use with the configuration of a bundle, of which at most MaxConfig bytes are read. use must not keep
 // it: its memory, which is none of the heap's and given back at once, is not there afterwards. Errors are those of
 // OpenConfig and of reading; then use is not called.
 func WithConfig(bundle string, use func(config []byte)) error {
-	f, err := OpenConfig(bundle)
+	f, info, err := openConfig(bundle)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
 	size := int(min(info.Size(), MaxConfig))
 	if size == 0 {
 		use(nil)
